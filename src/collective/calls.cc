@@ -29,6 +29,8 @@ void Engine::begin(const OperationPtr& op, bool question) {
       coordinator() ? received_.remember(0, 0, std::move(found.signature)) : std::move(found.signature);
   keys_.insert(op->call->key);
   ops_.emplace(op->ticket, op);
+  op->weight = weight(*op->call);
+  bytes_under_way_ += op->weight;
   if (!coordinator()) {
     op->give_up = time + op->call->timeout + kCoordinatorGrace;
     arm(op->give_up);
@@ -54,18 +56,24 @@ void Engine::begin(const OperationPtr& op, bool question) {
   collect();
 }
 
-/// Does this rank's data travel with its request?
-bool Engine::carries(const Signature& call) const {
-  if (call.on_device()) return false;  // the host does not read it
-  switch (row_of(call.kind).travels) {
-    case Travel::kNobodys: return false;
-    case Travel::kRoots:
-      if (call.root != config_.rank) return false;
-      break;
-    case Travel::kEverybodys: break;
-  }
+/// Do data travel with the requests or the outcome?
+bool Engine::travels(const Signature& call) const {
+  if (call.on_device() || row_of(call.kind).travels == Travel::kNobodys) return false;
   const size_t members = call.member_count(config_.hosts.size());
   return members > 1 && call.payload <= std::min(config_.small_data, kMaxSmallData) / members;
+}
+
+/// Does this rank's data travel with its request? The host does not read device memory.
+bool Engine::carries(const Signature& call) const {
+  return travels(call) && (row_of(call.kind).travels == Travel::kEverybodys || call.root == config_.rank);
+}
+
+/// What its request takes at rank 0, or its outcome on the way back, about.
+size_t Engine::weight(const Signature& call) const {
+  const Row& row = row_of(call.kind);
+  if (row.object) return call.weight + kInlineObject;
+  if (!travels(call)) return call.weight;
+  return call.weight + call.payload * (row.own_rows ? call.member_count(config_.hosts.size()) : 1);
 }
 
 /// Copies an operation's data to where it travels.

@@ -113,7 +113,7 @@ Verdict Matcher::decide(Pending& pending) {
     std::vector<int32_t> absent;
     for (size_t r = 0; r < hosts_.size(); ++r) {
       const auto rank = static_cast<int32_t>(r);
-      if (joined_[r] && !pending.calls[r].here &&
+      if (joined_[r] && pending.calls[r].here == 0 &&
           (call.members.empty() || std::binary_search(call.members.begin(), call.members.end(), rank))) {
         absent.push_back(rank);
       }

@@ -26,7 +26,7 @@ class Decision {
   const Signature& call() const { return *pending_.first; }
   /// Who takes part, ascending.
   const std::vector<int32_t>& ranks() const { return verdict_.participants; }
-  Request& request(int32_t rank) { return pending_.calls[static_cast<size_t>(rank)].request; }
+  Request& request(int32_t rank) { return pending_.at(rank); }
   Request& root() { return request(call().root); }
   /// Of all tensors of the first call.
   int64_t bytes() const;

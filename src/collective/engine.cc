@@ -10,6 +10,9 @@
 namespace hvd::collective {
 
 namespace {
+constexpr Duration kPunctual = std::chrono::seconds(1);  // a tick that comes so late is one in time
+constexpr Duration kToRead = std::chrono::seconds(2);    // what came while this process was held up
+
 EngineConfig complete_config(EngineConfig config) {
   if (config.logger == nullptr) config.logger = std::make_shared<Logger>();
   return config;
@@ -31,6 +34,7 @@ MatcherConfig matcher_config(const EngineConfig& config, const backend::Descript
   matcher.keep_order_on_a_host =
       !backend.local;  // whose collectives within a host are the core's own, or unknown
   matcher.join_counts = config.join_counts;
+  matcher.most_under_way = config.most_under_way;
   matcher.interrupts = config.interrupts;
   return matcher;
 }
@@ -42,7 +46,8 @@ Engine::Engine(EngineConfig config, backend::Instance& instance)
       carrier_(instance.carrier()),
       log_(*config_.logger),
       matcher_(matcher_config(config_, instance.description())),
-      received_(config_.hosts.size()) {}
+      received_(config_.hosts.size()),
+      refusals_(config_.hosts.size() + 1) {}
 
 // The engine itself lives on while an operation or the backend holds it; what is given out closes it.
 std::shared_ptr<Engine> Engine::open(EngineConfig config, backend::Instance& instance) {
@@ -74,7 +79,9 @@ OperationPtr Engine::submit(Submission submission) {
   }
   complete_submission(&op->submission, size());
   Lock lock(mutex_);
-  if (Status status = obstacle(op->submission); !status.ok()) {
+  Status status = obstacle(op->submission);
+  if (status.ok()) status = too_many(op->submission);
+  if (!status.ok()) {
     lock.unlock();
     return ended(std::move(op), std::move(status));
   }
@@ -138,11 +145,32 @@ Status Engine::obstacle(const Submission& s) {
                                       kind_name(s.kind), s.name)));
 }
 
+/// Rank 0 has to remember them until all ranks have called them. Nothing was sent yet.
+Status Engine::too_many(const Submission& s) const {
+  if (ops_.size() >= config_.most_under_way) {
+    return stamped(
+        Status(HVD_INVALID,
+               fmt::format("{} '{}': {} has {} operations under way: expected at most {}", kind_name(s.kind),
+                           s.name, describe(config_.rank), ops_.size(), config_.most_under_way)));
+  }
+  if (bytes_under_way_ < kMostBytesUnderWay) return {};
+  return stamped(
+      Status(HVD_INVALID,
+             fmt::format("{} '{}': the {} operations that {} has under way come to {} bytes in messages: "
+                         "expected at most {}",
+                         kind_name(s.kind), s.name, ops_.size(), describe(config_.rank), bytes_under_way_,
+                         kMostBytesUnderWay)));
+}
+
 void Engine::deliver(int32_t source, std::span<const uint8_t> data) {
   try {
     receive(source, decode(data, source, size()));
   } catch (const Error& error) {
-    log_.warning("dropped a message of {} bytes from rank {}: {}", data.size(), source, error.what());
+    Lock lock(mutex_);
+    if (down() != nullptr) return;
+    refused(source,
+            fmt::format("dropped a message of {} bytes from rank {}: {}", data.size(), source, error.what()));
+    drain(lock);
   } catch (const std::exception& error) {
     break_generation(Status(HVD_INTERNAL, fmt::format("message from rank {}: {}", source, error.what())),
                      true);
@@ -191,7 +219,10 @@ void Engine::receive(int32_t source, Message&& message) {
       it->second->missing = std::move(stall->missing);
   } else if (const auto* again = std::get_if<ResendMessage>(&message)) {
     const auto it = ops_.find(again->ticket);
-    if (it != ops_.end() && !it->second->in_backend) queue_request(*it->second, 0, true);
+    if (it != ops_.end() && !it->second->in_backend) {
+      if (std::exchange(it->second->resent, true)) throw Error(HVD_INVALID, "it asks twice for a call");
+      queue_request(*it->second, 0, true);
+    }
   }
   drain(lock);
 }
@@ -209,11 +240,23 @@ void Engine::finish() {
   drain(lock);
 }
 
+/// Contract 19: who was stopped or starved itself finds deadlines of others in the past, and what they said
+/// meanwhile unread. Messages come by other threads: they get the time to be read, once for each deadline.
+Duration Engine::held_up(Time time) {
+  if (armed_ == Time::max() || time - armed_ <= kPunctual) return Duration(0);
+  const Duration late = time - armed_;
+  if (armed_ <= read_by_) return late;
+  read_by_ = time + kToRead;
+  return late + kToRead;
+}
+
 void Engine::tick(Time time) {
   Lock lock(mutex_);
+  const Duration late = held_up(time);
   armed_ = Time::max();
   if (down() != nullptr) return;
   if (coordinator()) {
+    if (late > Duration(0)) matcher_.held_up(late);
     matcher_.tick(time);
     collect();
     drain(lock);
@@ -223,6 +266,7 @@ void Engine::tick(Time time) {
   Time next = Time::max();
   for (const auto& [ticket, op] : ops_) {
     if (op->in_backend) continue;
+    op->give_up += late;
     if (op->give_up > time) {
       next = std::min(next, op->give_up);
       continue;
@@ -269,7 +313,9 @@ void Engine::break_generation(Status why, bool abort) {
   lock.unlock();
   complete(waiting, status);
   log_.warning("generation {} is broken: {}", config_.generation, status.message);
-  if (abort) abort_backend();
+  if (!abort) return;
+  abort_backend();
+  if (status.code == HVD_PEER_LOST && config_.broken) config_.broken(status);
 }
 
 /// Every operation that the backend does not hold, and an empty queue. Under the lock.
@@ -284,6 +330,7 @@ std::vector<OperationPtr> Engine::take_waiting() {
 }
 
 void Engine::remove(const Operation& op) {
+  bytes_under_way_ -= op.weight;
   keys_.erase(op.call->key);
   ops_.erase(op.ticket);
 }

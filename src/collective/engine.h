@@ -29,6 +29,7 @@
 #include "backend/board.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rate_limit.h"
 #include "base/status.h"
 #include "collective/agreement.h"
 #include "collective/matcher.h"
@@ -49,11 +50,12 @@ struct EngineConfig {
   std::vector<std::string> hosts;  // by rank, for messages; its size is the number of ranks
   Duration stall_warning = seconds(60);
   LoggerPtr logger;
-  TimelinePtr timeline;                  // may be none
-  uint64_t fusion_threshold = 16 << 20;  // bytes that travel as one operation at most; 0: no fusion
-  bool deterministic = false;            // nothing is fused that could change the bits of a result
-  bool join_counts = false;              // averages are over all members, also those that have joined
-  size_t small_data = 64 << 10;          // operations up to this (bytes x members) travel with the matching
+  TimelinePtr timeline;                   // may be none
+  uint64_t fusion_threshold = 16 << 20;   // bytes that travel as one operation at most; 0: no fusion
+  bool deterministic = false;             // nothing is fused that could change the bits of a result
+  bool join_counts = false;               // averages are over all members, also those that have joined
+  size_t small_data = 64 << 10;           // operations up to this (bytes x members) travel with the matching
+  size_t most_under_way = kMostUnderWay;  // operations of one rank
   /// This rank's current epoch word: see check. Called with the engine's lock held; it must not call back.
   std::function<uint64_t()> word;
   /// The status that an agreed word means for ranks that have joined. Unless it is HVD_OK their join ends.
@@ -65,6 +67,9 @@ struct EngineConfig {
   /// Called each time before this engine aborts the backend, which cuts off what devices are still at. Any
   /// thread, no lock is held; never blocks.
   std::function<void()> aborting;
+  /// This engine found that the generation is broken by a rank, of which no backend knows. Any thread, no
+  /// lock is held.
+  std::function<void(const Status& why)> broken;
   /// Asks that tick be called at or after `when`; called when that time comes closer. Never blocks, and may
   /// be called with the engine's lock held: it must not call back into the engine.
   std::function<void(Time when)> wake_at;
@@ -81,8 +86,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// Messages that came before start() are kept until then.
   void start();
 
-  /// Never blocks. Bad arguments and a name in use give an operation that is complete with HVD_INVALID;
-  /// after fail() one that is complete with that status.
+  /// Never blocks. Bad arguments, a name in use and too many operations under way give an operation that is
+  /// complete with HVD_INVALID; after fail() one that is complete with that status.
   std::shared_ptr<Operation> submit(Submission submission);
 
   /// The result of a call for which all ranks have met: it is over, or an operation runs in the backend.
@@ -122,7 +127,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::optional<Status> begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question);
   Status ask(Submission question, uint64_t* ret_word);
 
-  /// A message of the backend for this generation. Any thread. Bad bytes are logged and dropped.
+  /// A message of the backend for this generation. Any thread. Bad bytes are dropped, with few words; who
+  /// sends them again and again has broken the generation.
   void deliver(int32_t source, std::span<const uint8_t> data);
 
   /// The generation is lost (or closed): every pending and later operation completes with `why`
@@ -150,9 +156,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   /// Something to be done without the lock, in order.
   struct Work {
-    enum class Type { kMessage, kOutcome, kStall, kResend, kLog, kStallReport };
+    enum class Type { kMessage, kOutcome, kStall, kResend, kLog, kBreak, kStallReport };
     Type type = Type::kLog;
-    int32_t rank = 0;  // to whom
+    int32_t rank = 0;  // to whom; kBreak: who is to blame
     uint64_t ticket = 0;
     std::vector<uint64_t> more;
     OutcomePtr outcome;
@@ -161,6 +167,11 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     Duration waited{0};
     std::unique_ptr<Encoder> message;  // kMessage: ready to be sent
     std::string line;
+  };
+  /// Messages of one rank that were refused.
+  struct Refusals {
+    RateLimit lines{10, seconds(1)};
+    uint64_t count = 0;
   };
   /// Operations that run in the backend as one.
   struct Batch;
@@ -175,7 +186,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// Why this operation can't be started now; HVD_OK if it can. Under the lock.
   Status obstacle(const Submission& submission);
   void begin(const OperationPtr& op, bool question);
+  Status too_many(const Submission& submission) const;
+  bool travels(const Signature& call) const;
   bool carries(const Signature& call) const;
+  size_t weight(const Signature& call) const;
   void fill(const Submission& submission, uint8_t* room) const;
   void queue_request(const Operation& op, uint32_t id, bool in_full);
   template <class Encode>
@@ -191,8 +205,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     encode(*work.message);
   }
   void receive(int32_t source, Message&& message);
+  void refused(int32_t source, std::string line);
   void collect();
   void arm(Time when);
+  Duration held_up(Time time);
   void drain(Lock& lock);
   void perform(Work& work) noexcept;
   void unsent(int32_t rank, Status status);
@@ -256,8 +272,11 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   std::atomic<uint32_t> waits_{0};
   bool started_ = false, draining_ = false, finished_ = false;
   size_t in_backend_ = 0;
+  size_t bytes_under_way_ = 0;      // of ops_
+  std::vector<Refusals> refusals_;  // by rank; the last one is of ranks that do not exist
   uint64_t last_sequence_ = 0;
   Time armed_ = Time::max();
+  Time read_by_ = Time::min();    // what had come when this process was held up last
   std::optional<Status> failed_;  // by fail()
   std::optional<Status> broken_;  // by the backend or this engine
 

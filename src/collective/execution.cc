@@ -13,6 +13,10 @@
 
 namespace hvd::collective {
 
+namespace {
+constexpr uint64_t kMostSequence = uint64_t{1} << 62;  // backends make tags of them
+}
+
 /// Operations that run in the backend as one.
 struct Engine::Batch {
   Batch(std::vector<OperationPtr> of, bool in_sequence, bool takes_parts)
@@ -43,8 +47,11 @@ struct Engine::Batch {
 
 /// Why this can't be the outcome of these operations, or NULL. Under the lock.
 const char* Engine::misfit(const std::vector<OperationPtr>& ops, const Outcome& outcome) const {
+  if (std::any_of(ops.begin(), ops.end(), [](const OperationPtr& op) { return op->in_backend; }))
+    return "it was answered before";  // and its memory is in use
   if (!outcome.status.ok()) return nullptr;
   if (outcome.sequence != 0 && outcome.sequence <= last_sequence_) return "its sequence does not grow";
+  if (outcome.sequence > kMostSequence) return "its sequence is out of range";
   for (const auto& op : ops) {
     const Answer answer{*op, outcome, config_.rank, config_.hosts};
     if (const char* why = answer.misfit()) return why;
@@ -55,6 +62,15 @@ const char* Engine::misfit(const std::vector<OperationPtr>& ops, const Outcome& 
   }
   return nullptr;
 }
+
+namespace {
+bool names_one_twice(std::vector<uint64_t> more, uint64_t ticket) {
+  if (more.empty()) return false;
+  more.push_back(ticket);
+  std::sort(more.begin(), more.end());
+  return std::adjacent_find(more.begin(), more.end()) != more.end();
+}
+}  // namespace
 
 void Engine::execute(Work& work) {
   const Outcome& outcome = *work.outcome;
@@ -84,12 +100,15 @@ void Engine::execute(Work& work) {
     }
     return;
   }
-  if (const char* why = misfit(ops, outcome); why != nullptr) {
+  const char* why = misfit(ops, outcome);
+  if (names_one_twice(work.more, work.ticket)) why = "it names an operation twice";
+  if (why != nullptr) {
     lock.unlock();
-    break_generation(
-        Status(HVD_INTERNAL, fmt::format("{} '{}': outcome refused: {}", kind_name(ops[0]->submission.kind),
-                                         ops[0]->submission.name, why)),
-        true);
+    Status status(coordinator() ? HVD_INTERNAL : HVD_PEER_LOST,
+                  fmt::format("{} '{}': outcome refused: {}", kind_name(ops[0]->submission.kind),
+                              ops[0]->submission.name, why));
+    if (!coordinator()) status.rank = 0;  // contract 3: this rank can go on without it
+    break_generation(std::move(status), true);
     return;
   }
   for (const auto& op : ops) op->matched(ops.size());

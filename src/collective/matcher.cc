@@ -31,6 +31,7 @@ std::shared_ptr<Outcome> failed_outcome(hvd_status code, std::string message, in
 Matcher::Matcher(MatcherConfig config)
     : config_(std::move(config)),
       fusion_(config_.fusion_threshold),
+      shares_(hosts_.size()),
       finished_(hosts_.size(), false),
       joined_(hosts_.size(), false),
       tombstones_(hosts_.size()) {}
@@ -41,13 +42,14 @@ Matcher::~Matcher() = default;
 
 void Matcher::request(int32_t rank, Request request, Time now) {
   if (finished_[static_cast<size_t>(rank)]) {
-    Action log;
-    log.type = Action::Type::kLog;
-    log.line = fmt::format("{} has finished and yet calls '{}': ignored", describe_ranks({rank}, hosts_),
-                           request.call->name);
-    actions_.push_back(std::move(log));
+    Action& refused = actions_.emplace_back();
+    refused.type = Action::Type::kRefused;
+    refused.rank = rank;
+    refused.line = fmt::format("{} has finished and yet calls '{}': ignored", describe_ranks({rank}, hosts_),
+                               request.call->name);
     return;
   }
+  if (exceeds(rank)) return;
   agreement_.heard(request.epoch);
   if (is_question(*request.call)) {
     if (!answer_question(rank, request)) {
@@ -96,8 +98,17 @@ void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Ti
   const Signature& made = *request.call;
   // A rank calls a name again before it was answered only if it has given the earlier call up.
   pending.require(static_cast<size_t>(rank));
-  if (!call.here) ++pending.here;
-  call.here = true;
+  Share& share = shares_[static_cast<size_t>(rank)];
+  if (call.here != 0) {
+    share.bytes -= weight(pending.at(rank));
+  } else {
+    call.here = 1;
+    call.at = static_cast<uint32_t>(pending.requests.size());
+    pending.requests.emplace_back();
+    ++pending.here;
+    ++share.calls;
+  }
+  share.bytes += weight(request);
   // Ranks that have joined take no part but in joins, unless they call all the same.
   const auto require = [&](size_t r) {
     if (join || !joined_[r]) pending.require(r);
@@ -110,9 +121,9 @@ void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Ti
   pending.deadline = std::min(pending.deadline, now + made.timeout);
   if (pending.first == nullptr) pending.first = request.call;
   const bool differs = pending.first != request.call && !agrees(*pending.first, made);
-  if (differs != call.differs) pending.differ += differs ? size_t{1} : size_t(-1);
-  call.differs = differs;
-  call.request = std::move(request);
+  if (differs != (call.differs != 0)) pending.differ += differs ? size_t{1} : size_t(-1);
+  call.differs = differs ? 1 : 0;
+  pending.at(rank) = std::move(request);
   if (join) joins(rank);
   it = pending_.find(key);
   if (it == pending_.end()) return;
@@ -125,8 +136,7 @@ void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Ti
 
 /// All who have to call it have.
 void Matcher::complete(Table::iterator it) {
-  PendingPtr pending = std::move(it->second);
-  pending_.erase(it);
+  PendingPtr pending = taken(it);
   propose(*pending);
   Verdict verdict = decide(*pending);
   grant(*pending, verdict);
@@ -135,10 +145,12 @@ void Matcher::complete(Table::iterator it) {
     if (spare_.size() < kSpare) {
       const size_t size = pending->calls.size();
       auto calls = std::move(pending->calls);
-      calls.clear();
-      calls.resize(size);
+      auto requests = std::move(pending->requests);
+      calls.assign(size, {});
+      requests.clear();
       *pending = Pending();
       pending->calls = std::move(calls);
+      pending->requests = std::move(requests);
       spare_.push_back(std::move(pending));
     }
     return;
@@ -163,19 +175,19 @@ void Matcher::propose(const Pending& pending) {
   const Signature& first = *pending.first;
   uint64_t checks = 0;
   if (first.kind == Kind::kJoin) {
-    for (const auto& call : pending.calls) checks = std::max(checks, call.request.checks);
+    for (const Request& request : pending.requests) checks = std::max(checks, request.checks);
   } else {
     if (is_question(first)) return;
     bool any = false;
     for (size_t r = 0; r < pending.calls.size(); ++r) {
-      const auto& call = pending.calls[r];
-      if (!call.here) {
+      if (pending.calls[r].here == 0) {
         if (joined_[r]) continue;
         return;
       }
-      if (!call.request.call->of_all(hosts_.size())) return;
-      if (any && call.request.checks != checks) return;
-      checks = call.request.checks;
+      const Request& request = pending.at(static_cast<int32_t>(r));
+      if (!request.call->of_all(hosts_.size())) return;
+      if (any && request.checks != checks) return;
+      checks = request.checks;
       any = true;
     }
   }
@@ -210,8 +222,8 @@ void Matcher::grant(const Pending& pending, Verdict& verdict) {
   if (call.on_device() || agreement_.pinned()) return;
   if (verdict.operations > 0 && !runs_after_meeting(call)) return;  // no data is to travel on the board
   const uint64_t word = pending.at(0).epoch;
-  for (const auto& made : pending.calls) {
-    if (!made.request.meets || made.request.epoch != word) return;
+  for (const Request& made : pending.requests) {
+    if (!made.meets || made.epoch != word) return;
   }
   const Grant grant = grants_.agreed(pending.first, word);
   if (grant.number == 0) return;
@@ -255,8 +267,8 @@ void Matcher::joins(int32_t rank) {
   ++joined_count_;
   std::vector<std::string> keys;  // in their order, not the table's, so that a history can be replayed
   for (const auto& [key, pending] : pending_) {
-    if (pending->first->kind != Kind::kJoin && pending->calls[static_cast<size_t>(rank)].required &&
-        !pending->calls[static_cast<size_t>(rank)].here) {
+    if (pending->first->kind != Kind::kJoin && pending->calls[static_cast<size_t>(rank)].required != 0 &&
+        pending->calls[static_cast<size_t>(rank)].here == 0) {
       keys.push_back(key);
     }
   }
@@ -300,28 +312,26 @@ void Matcher::answer(int32_t rank, uint64_t ticket, OutcomePtr outcome) {
 void Matcher::conclude(const Pending& pending, const Verdict& verdict) {
   const size_t size = pending.calls.size();
   for (size_t i = 1; i <= size; ++i) {
-    const auto& call = pending.calls[i % size];
     const auto rank = static_cast<int32_t>(i % size);
-    if (call.here) answer(rank, call.request.ticket, verdict.of(rank));
+    if (pending.calls[i % size].here != 0) answer(rank, pending.at(rank).ticket, verdict.of(rank));
   }
 }
 
 /// Ends an operation that not all have called, with one outcome for all.
 void Matcher::fail(Table::iterator it, OutcomePtr outcome, bool remember_missing) {
-  const PendingPtr pending = std::move(it->second);
-  pending_.erase(it);
+  const PendingPtr pending = taken(it);
   const size_t size = pending->calls.size();
   const bool leaves_join = pending->first->kind == Kind::kJoin && outcome != interrupted_;
   for (size_t i = 1; i <= size; ++i) {
     const size_t rank = i % size;
     const auto& call = pending->calls[rank];
-    if (call.here) {
-      answer(static_cast<int32_t>(rank), call.request.ticket, outcome);
+    if (call.here != 0) {
+      answer(static_cast<int32_t>(rank), pending->at(static_cast<int32_t>(rank)).ticket, outcome);
       if (leaves_join && joined_[rank]) {
         joined_[rank] = false;
         --joined_count_;
       }
-    } else if (call.required && remember_missing && !finished_[rank]) {
+    } else if (call.required != 0 && remember_missing && !finished_[rank]) {
       auto& late = tombstones_[rank];
       if (late.size() == kMaxTombstones) late.pop_front();
       late.push_back({pending->key, outcome});

@@ -22,6 +22,11 @@
 
 namespace hvd::collective {
 
+/// Operations that one rank may have under way, and bytes that they may describe, bring and get back by
+/// messages, about.
+inline constexpr size_t kMostUnderWay = 65'536;
+inline constexpr size_t kMostBytesUnderWay = size_t{512} << 20;
+
 /// Under this name ranks ask for the agreement on a check that they can't tell by themselves.
 inline constexpr const char* kCheckName = "hvd.check_host_updates";
 /// True if a Submission, or its Signature, asks for that agreement. Others have the same kind.
@@ -38,6 +43,7 @@ struct MatcherConfig {
   /// terms are added: on several hosts, or always.
   bool keep_order = false, keep_order_on_a_host = false;
   bool join_counts = false;                         // see EngineConfig
+  size_t most_under_way = kMostUnderWay;            // see EngineConfig
   std::function<Status(uint64_t word)> interrupts;  // see EngineConfig
 };
 
@@ -45,9 +51,9 @@ struct MatcherConfig {
 class Matcher {
  public:
   struct Action {
-    enum class Type { kOutcome, kGrant, kStall, kLog, kStallReport };
+    enum class Type { kOutcome, kGrant, kStall, kRefused, kBreak, kStallReport };
     Type type = Type::kOutcome;
-    int32_t rank = 0;              // to whom (kLog, kStallReport: nobody)
+    int32_t rank = 0;              // to whom; kRefused, kBreak: whose call it was (kStallReport: nobody)
     uint64_t ticket = 0;           // of that rank's request
     std::vector<uint64_t> more;    // kOutcome: of the others that run as one with it
     OutcomePtr outcome;            // kOutcome
@@ -55,7 +61,7 @@ class Matcher {
     std::vector<int32_t> missing;  // kStall, kStallReport
     Duration waited{0};            // kStallReport
     Grant grant;                   // kGrant: to be opened before anybody is told
-    std::string line;              // kLog, kStallReport
+    std::string line;              // kRefused, kBreak, kStallReport
   };
 
   explicit Matcher(MatcherConfig config);
@@ -78,6 +84,8 @@ class Matcher {
   /// Rank 0 is done with a batch that it ran in the backend.
   void ran();
   void tick(Time now);
+  /// This process was held up for so long: nobody else was late meanwhile.
+  void held_up(Duration time);
 
   /// Tick is needed at this time or earlier than it, if anything waits; Time::max() if never.
   Time wake() const { return wake_; }
@@ -103,6 +111,10 @@ class Matcher {
     PendingPtr pending;
     Verdict verdict;
   };
+  /// What a rank has called that waits for others.
+  struct Share {
+    size_t calls = 0, bytes = 0;
+  };
   using Table = std::unordered_map<std::string, PendingPtr>;
 
   bool answer_late(int32_t rank, const Request& request);
@@ -123,6 +135,9 @@ class Matcher {
   void joins(int32_t rank);
   void interrupt_joined();
   PendingPtr fresh(Time now);
+  PendingPtr taken(Table::iterator it);
+  bool exceeds(int32_t rank);
+  static size_t weight(const Request& request);
 
   // decision.cc
   Verdict decide(Pending& pending);
@@ -137,6 +152,7 @@ class Matcher {
   bool board_ = false;
   Grants grants_;
   Agreement agreement_;
+  std::vector<Share> shares_;  // by rank
   std::vector<bool> finished_;
   std::vector<bool> joined_;
   size_t joined_count_ = 0;

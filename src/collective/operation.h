@@ -77,9 +77,11 @@ class Operation {
   uint64_t ticket = 0;
   std::weak_ptr<Engine> engine;
   bool in_backend = false;         // under the engine's lock
+  bool resent = false;             // described in full, since rank 0 asked for that
   Time give_up = Time::max();      // rank 0 must have answered by then
   std::vector<int32_t> missing;    // as rank 0 said last, under the engine's lock
   uint64_t checks = 0, epoch = 0;  // as its request said
+  size_t weight = 0;               // of what is bounded for each rank
   Status verdict;                  // decided before the end: the room for a result is too small
 
   // Results, readable once done.

@@ -15,7 +15,7 @@ constexpr size_t kMaxNamesTold = 3;  // per rank, in a message about a deadlock
 bool Matcher::fail_if_finished(Table::iterator it) {
   const Pending& pending = *it->second;
   for (size_t r = 0; r < hosts_.size(); ++r) {
-    if (!finished_[r] || !pending.calls[r].required || pending.calls[r].here) continue;
+    if (!finished_[r] || pending.calls[r].required == 0 || pending.calls[r].here != 0) continue;
     const auto rank = static_cast<int32_t>(r);
     fail(it,
          failed_outcome(HVD_PEER_LOST,
@@ -58,7 +58,7 @@ void Matcher::mark_deadlock() {
   std::vector<std::vector<std::string>> names(hosts_.size());
   for (const auto& [key, pending] : pending_) {
     for (size_t r = 0; r < hosts_.size(); ++r) {
-      if (pending->calls[r].here) names[r].push_back(pending->first->name);
+      if (pending->calls[r].here != 0) names[r].push_back(pending->first->name);
     }
   }
   std::string text = "every rank waits, but not for the same operation:";
@@ -105,6 +105,16 @@ void Matcher::stall(Pending& pending, Time now) {
   while (pending.stall_at <= now) {
     pending.stall_step = std::min(pending.stall_step * 2, kMaxTimeout);
     pending.stall_at = pending.since + pending.stall_step;
+  }
+}
+
+void Matcher::held_up(Duration time) {
+  wake_ = Time::max();
+  for (auto& [key, pending] : pending_) {
+    pending->since += time;
+    if (pending->deadline != Time::max()) pending->deadline += time;
+    if (pending->stall_at != Time::max()) pending->stall_at += time;
+    wake_ = std::min(wake_, pending->due());
   }
 }
 

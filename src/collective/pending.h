@@ -12,15 +12,17 @@
 namespace hvd::collective {
 
 struct Pending {
+  /// Small: one rank can open many operations, and each has one of these for every rank.
   struct Call {
-    bool required = false;  // this rank has to call
-    bool here = false;      // it has
-    bool differs = false;   // and disagrees with the first
-    Request request;
+    uint32_t required : 1 = 0;  // this rank has to call
+    uint32_t here : 1 = 0;      // it has
+    uint32_t differs : 1 = 0;   // and disagrees with the first
+    uint32_t at : 29 = 0;       // where its request is
   };
   std::string key;
-  SignaturePtr first;       // the call that came first: all others are compared with it
-  std::vector<Call> calls;  // by rank
+  SignaturePtr first;             // the call that came first: all others are compared with it
+  std::vector<Call> calls;        // by rank
+  std::vector<Request> requests;  // of those that are here, as they came
   size_t required = 0, here = 0, differ = 0;
   Time since;
   Time deadline = Time::max();
@@ -30,12 +32,14 @@ struct Pending {
 
   bool complete() const { return here == required; }
   Time due() const { return std::min(deadline, stall_at); }
-  const Request& at(int32_t rank) const { return calls[static_cast<size_t>(rank)].request; }
+  const Request& at(int32_t rank) const { return requests[calls[static_cast<size_t>(rank)].at]; }
+  Request& at(int32_t rank) { return requests[calls[static_cast<size_t>(rank)].at]; }
 
   std::vector<int32_t> ranks(bool here_or_missing) const {
     std::vector<int32_t> result;
     for (size_t r = 0; r < calls.size(); ++r) {
-      if (calls[r].required && calls[r].here == here_or_missing) result.push_back(static_cast<int32_t>(r));
+      if (calls[r].required != 0 && (calls[r].here != 0) == here_or_missing)
+        result.push_back(static_cast<int32_t>(r));
     }
     return result;
   }
@@ -44,18 +48,18 @@ struct Pending {
     if (differ == 0) return "";
     std::vector<const Signature*> made(calls.size(), nullptr);
     for (size_t r = 0; r < calls.size(); ++r) {
-      if (calls[r].here) made[r] = calls[r].request.call.get();
+      if (calls[r].here != 0) made[r] = at(static_cast<int32_t>(r)).call.get();
     }
     return describe_mismatch(made, hosts);
   }
   void require(size_t rank) {
-    if (calls[rank].required) return;
-    calls[rank].required = true;
+    if (calls[rank].required != 0) return;
+    calls[rank].required = 1;
     ++required;
   }
   void excuse(size_t rank) {
-    if (!calls[rank].required || calls[rank].here) return;
-    calls[rank].required = false;
+    if (calls[rank].required == 0 || calls[rank].here != 0) return;
+    calls[rank].required = 0;
     --required;
   }
 };

@@ -1,10 +1,13 @@
 // The engine's queue: what is done without the lock, in order, by one thread at a time.
+#include <fmt/format.h>
+
 #include "collective/engine.h"
 
 namespace hvd::collective {
 
 namespace {
 constexpr size_t kSpare = 16;
+constexpr uint64_t kMostRefused = 1000;  // messages of one rank
 }  // namespace
 
 /// Queues what the matcher has decided. Under the lock.
@@ -17,13 +20,18 @@ void Engine::collect() {
       board_->open(action.grant.slot, action.grant.number);
       continue;
     }
+    if (action.type == Type::kRefused) {
+      refused(action.rank, std::move(action.line));
+      continue;
+    }
     Work& work = queue_.emplace_back();
     switch (action.type) {
       case Type::kOutcome: work.type = Work::Type::kOutcome; break;
-      case Type::kGrant: break;
       case Type::kStall: work.type = Work::Type::kStall; break;
-      case Type::kLog: work.type = Work::Type::kLog; break;
       case Type::kStallReport: work.type = Work::Type::kStallReport; break;
+      case Type::kBreak: work.type = Work::Type::kBreak; break;
+      case Type::kGrant:
+      case Type::kRefused: break;
     }
     work.rank = action.rank;
     work.ticket = action.ticket;
@@ -35,6 +43,26 @@ void Engine::collect() {
     work.line = std::move(action.line);
   }
   arm(matcher_.wake());
+}
+
+/// A message that makes no sense, or comes too late. Its sender must not fill the log; who goes on and on
+/// ends the generation, and is named. Under the lock.
+void Engine::refused(int32_t source, std::string line) {
+  const bool known = source >= 0 && source < size();
+  Refusals& of = refusals_[static_cast<size_t>(known ? source : size())];
+  if (++of.count == kMostRefused) {
+    Work& work = queue_.emplace_back();
+    work.type = Work::Type::kBreak;
+    work.rank = known ? source : -1;
+    work.line = fmt::format("{} messages of {} were refused, the last: {}", kMostRefused,
+                            known ? describe(source) : "ranks that do not exist", line);
+  } else if (of.lines.pass(now())) {
+    Work& work = queue_.emplace_back();
+    work.type = Work::Type::kLog;
+    const uint64_t before = of.lines.held_back();
+    work.line = before == 0 ? std::move(line)
+                            : fmt::format("{} ({} such lines before it were held back)", line, before);
+  }
 }
 
 void Engine::arm(Time when) {
@@ -77,6 +105,11 @@ void Engine::perform(Work& work) noexcept {
         break;
       case Work::Type::kResend: bytes = encoder_.encode(ResendMessage{work.ticket}); break;
       case Work::Type::kLog: log_.warning("{}", work.line); break;
+      case Work::Type::kBreak: {
+        Status why(HVD_PEER_LOST, std::move(work.line));
+        break_generation(why.at_rank(work.rank), true);
+        break;
+      }
       case Work::Type::kStallReport:
         log_.warning("{}", work.line);
         if (config_.stalled) config_.stalled(work.line, work.missing, work.waited);

@@ -353,6 +353,9 @@ void Worker::become(const session::Assignment& assignment) {
   };
   config.timeline = timeline_;
   config.aborting = [copies = copies_] { copies->lost(); };
+  config.broken = [this, generation = assignment.generation](const Status& why) {
+    lose_generation(generation, why, Duration(0), Report::kFailure);
+  };
   config.wake_at = [this](Time when) { wake_engine_at(when); };
   auto engine = collective::Engine::open(std::move(config), *instance_);
   copies_->renewed();

@@ -27,7 +27,12 @@ class Flight {
   void keep(std::shared_ptr<void> memory) { kept_.push_back(std::move(memory)); }
   uint8_t* room(size_t size) { return buffers_.emplace_back(size).data(); }
 
+  /// Waits where a rank may have no more under way. All ranks submit in one order: nobody waits in a circle.
   std::shared_ptr<collective::Operation> submit(collective::Submission submission) {
+    if (operations_.size() >= kMostAtOnce) {
+      const Status status = arrive(*operations_[operations_.size() - kMostAtOnce]);
+      if (early_.ok()) early_ = status;
+    }
     submission.timeout = std::max<Duration>(deadline_ - now(), milliseconds(1));
     operations_.reserve(operations_.size() + 1);
     operations_.push_back(engine_.submit(std::move(submission)));
@@ -53,7 +58,7 @@ class Flight {
 
   /// Waits for all, and gives the first failure. Nothing of this is borrowed afterwards.
   Status land() {
-    Status first;
+    Status first = std::exchange(early_, {});
     const auto under_way = operations_;
     for (const auto& operation : under_way) {
       const Status status = arrive(*operation);
@@ -69,8 +74,11 @@ class Flight {
   static constexpr Duration kGrace = std::chrono::seconds(15);
   static constexpr Duration kAbortGrace = std::chrono::seconds(30);
 
+  static constexpr size_t kMostAtOnce = collective::kMostUnderWay / 2;
+
   collective::Engine& engine_;
   const Time deadline_;
+  Status early_;  // of what was waited for before land
   std::vector<Memory> buffers_;
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<std::shared_ptr<collective::Operation>> operations_;

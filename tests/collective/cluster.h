@@ -38,6 +38,8 @@ struct ClusterConfig {
   TimelinePtr timeline = {};                     // of rank 0
   hvd::testing::DeviceMemory* device = nullptr;  // a double's
   std::function<void(int32_t rank)> aborting = {};
+  std::function<void(int32_t rank, const Status& why)> broken = {};
+  size_t most_under_way = kMostUnderWay;
 };
 
 class Cluster {
@@ -104,6 +106,15 @@ class Cluster {
     return static_cast<InProcessBackend&>(*links_[static_cast<size_t>(r)].instance);
   }
   int wakes(int32_t r) { return *links_[static_cast<size_t>(r)].wakes; }
+  /// When the engine asked to be woken last.
+  Time wake(int32_t r) { return *links_[static_cast<size_t>(r)].wake; }
+  /// All that an engine asked to be woken for, each in time.
+  void run_timers(int32_t r) {
+    for (Time last{}; last != wake(r);) {
+      last = wake(r);
+      engine(r).tick(last);
+    }
+  }
   std::vector<std::string> lines() {
     std::lock_guard lock(lines_->mutex);
     return lines_->lines;
@@ -130,6 +141,7 @@ class Cluster {
     std::shared_ptr<Gate> gate = std::make_shared<Gate>();
     std::unique_ptr<backend::Instance> instance;
     std::shared_ptr<std::atomic<int>> wakes = std::make_shared<std::atomic<int>>(0);
+    std::shared_ptr<std::atomic<Time>> wake = std::make_shared<std::atomic<Time>>();
   };
 
   void make_engines(const ClusterConfig& config) {
@@ -142,6 +154,7 @@ class Cluster {
       ec.stall_warning = config.stall_warning;
       ec.logger = logger;
       ec.small_data = config.small_data;
+      ec.most_under_way = config.most_under_way;
       ec.fusion_threshold = config.fusion_threshold;
       ec.deterministic = config.deterministic;
       ec.join_counts = config.join_counts;
@@ -150,7 +163,11 @@ class Cluster {
       if (config.aborting) ec.aborting = [aborting = config.aborting, r] { aborting(r); };
       ec.stalled = config.stalled;
       if (r == 0) ec.timeline = config.timeline;
-      ec.wake_at = [wakes = link.wakes](Time) { ++*wakes; };
+      if (config.broken) ec.broken = [broken = config.broken, r](const Status& why) { broken(r, why); };
+      ec.wake_at = [wakes = link.wakes, wake = link.wake](Time when) {
+        *wake = when;
+        ++*wakes;
+      };
       engines.push_back(Engine::open(std::move(ec), *link.instance));
       std::unique_lock lock(link.gate->mutex);
       link.gate->engine = engines.back().get();

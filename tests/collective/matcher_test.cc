@@ -264,7 +264,8 @@ TEST_F(MatcherTest, AFinishedRankIsNotWaitedFor) {
   matcher.request(1, call("z"), at(0));
   const auto actions = matcher.take();
   ASSERT_EQ(actions.size(), 1u);
-  EXPECT_EQ(actions[0].type, Type::kLog);
+  EXPECT_EQ(actions[0].type, Type::kRefused);
+  EXPECT_EQ(actions[0].rank, 1);
   EXPECT_EQ(matcher.pending(), 0u);
 }
 
@@ -296,6 +297,74 @@ TEST_F(MatcherTest, StallIsReportedOncePerDoubling) {
     }
   }
   EXPECT_EQ(reported, (std::vector<int64_t>{60, 120, 240, 480}));
+}
+
+// A rank that lies must not fill rank 0's memory.
+TEST_F(MatcherTest, WhatARankHasUnderWayIsBounded) {
+  MatcherConfig few = config();
+  few.most_under_way = 100;
+  Matcher matcher(few);
+  const auto broken_by = [&] {
+    std::vector<std::pair<int32_t, std::string>> all;
+    for (const auto& action : matcher.take()) {
+      if (action.type == Type::kBreak) all.emplace_back(action.rank, action.line);
+    }
+    return all;
+  };
+  for (size_t i = 0; i < 200; ++i) matcher.request(1, call(std::to_string(i)), at(0));
+  EXPECT_TRUE(broken_by().empty());
+  const size_t pending = matcher.pending();
+  matcher.request(1, call("one more"), at(0));
+  EXPECT_EQ(matcher.pending(), pending);
+  auto broken = broken_by();
+  ASSERT_EQ(broken.size(), 1U);
+  EXPECT_EQ(broken[0].first, 1);
+  EXPECT_EQ(broken[0].second,
+            "rank 1 (host a) has 200 operations under way and begins another: expected at most 200");
+  matcher.request(2, call("another's"), at(0));
+  EXPECT_TRUE(broken_by().empty());
+  matcher.tick(at(601));  // their deadline
+  matcher.take();
+  EXPECT_EQ(matcher.pending(), 0U);
+  matcher.request(1, call("and again"), at(602));
+  EXPECT_TRUE(broken_by().empty());
+}
+
+TEST_F(MatcherTest, WhatARankHasUnderWayIsBoundedInBytes) {
+  const auto heavy = [](const std::string& name) {
+    Request request = call(name);
+    auto signature = std::make_shared<Signature>(*request.call);
+    signature->weight = size_t{100} << 20;
+    request.call = std::move(signature);
+    return request;
+  };
+  for (int i = 0; i < 50; ++i) {  // what all have called counts no more
+    for (int32_t r = 0; r < 3; ++r) matcher.request(r, heavy("x"), at(0));
+  }
+  for (int i = 0; i < 50; ++i) matcher.request(1, heavy("again"), at(0));  // nor what was given up
+  for (const auto& action : matcher.take()) EXPECT_EQ(action.type, Type::kOutcome);
+  for (int i = 0; i < 10; ++i) matcher.request(1, heavy(std::to_string(i)), at(0));
+  EXPECT_TRUE(matcher.take().empty());
+  matcher.request(1, heavy("one more"), at(0));
+  const auto actions = matcher.take();
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(actions[0].type, Type::kBreak);
+  EXPECT_EQ(actions[0].rank, 1);
+  EXPECT_NE(actions[0].line.find("rank 1 (host a) has operations of 11534"), std::string::npos)
+      << actions[0].line;
+}
+
+TEST_F(MatcherTest, HeldUpIsNobodysDelay) {
+  matcher.request(0, call("x"), at(0));
+  matcher.held_up(seconds(1000));
+  EXPECT_EQ(matcher.wake(), at(1060));  // its stall report
+  matcher.tick(at(1059));
+  EXPECT_TRUE(matcher.take().empty());
+  matcher.tick(at(1599));
+  for (const auto& action : matcher.take()) EXPECT_NE(action.type, Type::kOutcome);
+  matcher.tick(at(1600));
+  EXPECT_EQ(outcomes().at(0)->status.message,
+            "barrier 'x': ranks 1 (host a), 2 (host b) have not called it within 600 s");
 }
 
 TEST_F(MatcherTest, TombstonesAreBounded) {
