@@ -1,4 +1,5 @@
-// Answers FeedAsk and FeedTake; the key of a connection is drawn anew for each generation.
+// Answers FeedAsk and FeedTake. The key is drawn anew for each generation; each worker has from the driver
+// what follows from it for that worker alone.
 #include "elastic/feed_server.h"
 
 #include <arpa/inet.h>
@@ -20,7 +21,6 @@ namespace hvd::elastic {
 namespace {
 
 constexpr int kNice = 10;
-constexpr size_t kMostChannels = 64;
 // Answers that wait to be sent to one of them: a commit, and the pieces that it has asked for at a time.
 constexpr size_t kMostQueued = 16 << 20;
 constexpr Duration kLook = std::chrono::milliseconds(5);
@@ -58,20 +58,21 @@ std::string endpoint_of(const std::string& address, uint16_t port) {
 }  // namespace
 
 FeedServer::FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& local_address,
-                       LoggerPtr logger, Offered offered)
-    : source_(std::move(source)), logger_(std::move(logger)), loop_("hvd-feed") {
+                       LoggerPtr logger, Offered offered, const FeedLimits& limits)
+    : source_(std::move(source)), logger_(std::move(logger)), limits_(limits), loop_("hvd-feed") {
   loop_.post([this, local_address, offered = std::move(offered)] { listen(local_address, offered); });
 }
 
 FeedServer::~FeedServer() {
   // What is being sent is cut off: whoever is fed asks the next one.
   loop_.stop();
-  for (const ChannelPtr& channel : channels_) channel->close(Duration(0));
+  for (const Fed& fed : fed_) fed.channel->close(Duration(0));
 }
 
 void FeedServer::listen(const std::string& local_address, const Offered& offered) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   timer_ = std::make_unique<Loop::Timer>(loop_);
+  idle_timer_ = std::make_unique<Loop::Timer>(loop_);
   const bool own = is_own(local_address);
   const std::string key = draw_key();
   wire::ChannelLimits limits;
@@ -89,23 +90,66 @@ void FeedServer::listen(const std::string& local_address, const Offered& offered
   offered(endpoint + endpoint_of(own ? "127.0.0.1" : local_address, listener_->port()), key, "");
 }
 
+void FeedServer::note(hvd_log_level level, const std::string& text) {
+  if (!lines_.pass(now())) return;
+  const uint64_t before = lines_.held_back();
+  logger_->write(
+      level, before == 0 ? text : fmt::format("{} ({} such lines before it were held back)", text, before));
+}
+
 void FeedServer::accepted(const ChannelPtr& channel) {
-  if (channels_.size() >= kMostChannels) return channel->close(Duration(0));
-  logger_->info("feeds a worker that waits for a place, at {}", channel->peer());
-  channels_.push_back(channel);
+  make_room(channel->identity());
+  note(HVD_LOG_INFO, fmt::format("feeds a worker that waits for a place, at {}", channel->peer()));
+  fed_.push_back({channel, now(), {}});
   wire::Channel* const raw = channel.get();
-  channel->set_handlers({[this, raw](std::span<const uint8_t> frame) {
-                           const auto found =
-                               std::find_if(channels_.begin(), channels_.end(),
-                                            [&](const ChannelPtr& c) { return c.get() == raw; });
-                           if (found != channels_.end()) received(ChannelPtr(*found), frame);
-                         },
+  channel->set_handlers({[this, raw](std::span<const uint8_t> frame) { received(raw, frame); },
                          [this, raw](const Status&) { dropped(raw); }});
+  if (fed_.size() == 1) end_idle();
 }
 
 void FeedServer::dropped(const wire::Channel* channel) {
-  std::erase_if(asking_, [&](const Asking& a) { return a.channel.get() == channel; });
-  std::erase_if(channels_, [&](const ChannelPtr& c) { return c.get() == channel; });
+  std::erase_if(fed_, [&](const Fed& fed) { return fed.channel.get() == channel; });
+}
+
+/// For another one. Who is cut off wrongly comes again and goes on where it was.
+void FeedServer::make_room(const std::string& identity) {
+  std::vector<const Fed*> may_go;
+  for (const Fed& fed : fed_) {
+    if (fed.channel->identity() == identity) may_go.push_back(&fed);
+  }
+  if (may_go.size() < limits_.of_one) {
+    if (fed_.size() < limits_.channels) return;
+    may_go.clear();
+    for (const Fed& fed : fed_) may_go.push_back(&fed);
+  }
+  const Fed* const oldest = *std::min_element(may_go.begin(), may_go.end(), [](const Fed* a, const Fed* b) {
+    return std::pair(a->asks.has_value(), a->heard) < std::pair(b->asks.has_value(), b->heard);
+  });
+  const ChannelPtr channel = oldest->channel;
+  note(HVD_LOG_WARNING, fmt::format("the connection of {} at {}, which is fed, gives way to that of {}",
+                                    channel->identity(), channel->peer(), identity));
+  channel->close(Duration(0));
+  dropped(channel.get());
+}
+
+void FeedServer::end_idle() {
+  const Time time = now();
+  std::vector<ChannelPtr> idle;
+  Time next = time + limits_.idle;
+  for (const Fed& fed : fed_) {
+    if (fed.asks) continue;
+    const Time end = fed.heard + limits_.idle;
+    if (end <= time) {
+      idle.push_back(fed.channel);
+    } else {
+      next = std::min(next, end);
+    }
+  }
+  for (const ChannelPtr& channel : idle) {
+    channel->close(Duration(0));
+    dropped(channel.get());
+  }
+  if (!fed_.empty()) idle_timer_->start(next - time, [this] { end_idle(); });
 }
 
 template <class Body>
@@ -113,14 +157,17 @@ void FeedServer::send(wire::Channel& channel, Body body) {
   channel.send(wire::encode(wire::envelope("", 0, 0, std::move(body))));
 }
 
-void FeedServer::received(const ChannelPtr& channel, std::span<const uint8_t> frame) {
+void FeedServer::received(const wire::Channel* from, std::span<const uint8_t> frame) {
+  const auto fed =
+      std::find_if(fed_.begin(), fed_.end(), [&](const Fed& one) { return one.channel.get() == from; });
+  if (fed == fed_.end()) return;
+  const ChannelPtr channel = fed->channel;
+  fed->heard = now();
+  fed->asks.reset();
   try {
     const wire::EnvelopeT message = wire::decode(frame);
     if (const wire::FeedAskT* const ask = message.body.AsFeedAsk()) {
-      std::erase_if(asking_, [&](const Asking& a) { return a.channel == channel; });
-      const Asking asking{channel, ask->known};
-      if (answer(asking)) return;
-      asking_.push_back(asking);
+      fed->asks = ask->known;
       return look_again();
     }
     const wire::FeedTakeT* const take = message.body.AsFeedTake();
@@ -134,28 +181,38 @@ void FeedServer::received(const ChannelPtr& channel, std::span<const uint8_t> fr
     send(*channel, std::move(piece));
     sched_yield();  // not a whole time slice out of a step
   } catch (const Error& error) {
-    logger_->warning("a worker at {} that is fed: {}", channel->peer(), error.what());
+    note(HVD_LOG_WARNING, fmt::format("a worker at {} that is fed: {}", channel->peer(), error.what()));
     channel->close(Duration(0));
     dropped(channel.get());
   }
 }
 
 /// `known`: 0, or one more than the revision of the commit that it has.
-bool FeedServer::answer(const Asking& asking) {
+bool FeedServer::answer(const Fed& fed) {
   uint64_t revision = 0;
-  if (!source_->revision(&revision) || revision + 1 == asking.known) return false;
+  if (!source_->revision(&revision) || revision + 1 == *fed.asks) return false;
   state::FeedCommit commit;
   if (!source_->commit(&commit)) return false;
-  send(*asking.channel, write_commit(commit));
+  send(*fed.channel, write_commit(commit));
   return true;
 }
 
 void FeedServer::look_again() {
-  if (asking_.empty()) return;
-  timer_->start(kLook, [this] {
-    std::erase_if(asking_, [this](const Asking& asking) { return answer(asking); });
-    look_again();
-  });
+  bool wait = false;
+  const std::vector<Fed> all = fed_;  // a channel that takes no more is dropped as it is sent to
+  for (const Fed& one : all) {
+    if (!one.asks) continue;
+    if (!answer(one)) {
+      wait = true;
+      continue;
+    }
+    const auto fed =
+        std::find_if(fed_.begin(), fed_.end(), [&](const Fed& f) { return f.channel == one.channel; });
+    if (fed == fed_.end()) continue;
+    fed->asks.reset();
+    fed->heard = now();
+  }
+  if (wait) timer_->start(kLook, [this] { look_again(); });
 }
 
 }  // namespace hvd::elastic

@@ -3,15 +3,24 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/rate_limit.h"
 #include "state/feed.h"
 #include "wire/channel.h"
 
 namespace hvd::elastic {
+
+struct FeedLimits {
+  size_t channels = 64;  // beyond them the one that was silent for longest gives way
+  size_t of_one = 2;     // of one worker, whose key is its own: one that comes again, and the one before
+  Duration idle = seconds(60);  // that one may say nothing, unless it waits for another commit
+};
 
 /// A thread of low priority that does nothing unless it is asked.
 class FeedServer {
@@ -23,32 +32,37 @@ class FeedServer {
   /// Listens on `local_address`, which is on the route to the driver; if that is the machine's own, on all of
   /// its addresses. `offered` is called once, unless it ends before.
   FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& local_address, LoggerPtr logger,
-             Offered offered);
+             Offered offered, const FeedLimits& limits = {});
   FeedServer(const FeedServer&) = delete;
   FeedServer& operator=(const FeedServer&) = delete;
   ~FeedServer();
 
  private:
   using ChannelPtr = std::shared_ptr<wire::Channel>;
-  struct Asking {
+  struct Fed {
     ChannelPtr channel;
-    uint64_t known;
+    Time heard;                    // when it said something last
+    std::optional<uint64_t> asks;  // for another commit than this, which it waits for
   };
   void listen(const std::string& local_address, const Offered& offered);
   void accepted(const ChannelPtr& channel);
-  void received(const ChannelPtr& channel, std::span<const uint8_t> frame);
+  void received(const wire::Channel* channel, std::span<const uint8_t> frame);
   void dropped(const wire::Channel* channel);
-  bool answer(const Asking& asking);
+  void make_room(const std::string& identity);
+  void end_idle();
+  bool answer(const Fed& fed);
   void look_again();
+  void note(hvd_log_level level, const std::string& text);
   template <class Body>
   static void send(wire::Channel& channel, Body body);
 
   const std::shared_ptr<state::FeedSource> source_;
   const LoggerPtr logger_;
+  const FeedLimits limits_;
   Loop loop_;  // stopped first, destroyed last: what follows belongs to it
-  std::vector<ChannelPtr> channels_;
-  std::vector<Asking> asking_;  // that wait for another commit
-  std::unique_ptr<Loop::Timer> timer_;
+  std::vector<Fed> fed_;
+  RateLimit lines_{10, seconds(1)};  // of the log
+  std::unique_ptr<Loop::Timer> timer_, idle_timer_;
   std::unique_ptr<wire::Listener> listener_;
 };
 

@@ -1,0 +1,165 @@
+// Who may be fed by a member at a time, as seen by those who connect and lie.
+#include "elastic/feed_server.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "state/feed.h"
+#include "support.h"
+#include "wire/messages.h"
+#include "wire/tls.h"
+
+namespace hvd::elastic {
+namespace {
+
+using test::kDeadline;
+
+/// A worker that has the key of its own.
+class Fed {
+ public:
+  Fed(Loop& loop, const std::string& endpoint, const std::string& key, uint64_t worker) : loop_(loop) {
+    const std::string identity = wire::worker_identity(worker);
+    loop_.post([this, endpoint, key = wire::key_text(key, identity), identity] {
+      wire::connect_channel(
+          loop_, endpoint, key, identity, {}, kDeadline,
+          [this](std::shared_ptr<wire::Channel> made, const Status& why) {
+            if (made == nullptr) return events.update([&](auto& e) { e.over = why.message; });
+            channel_ = std::move(made);
+            channel_->trust();
+            channel_->set_handlers(
+                {[this](std::span<const uint8_t>) { events.update([](auto& e) { ++e.frames; }); },
+                 [this](const Status& ended) { events.update([&](auto& e) { e.over = ended.message; }); }});
+            events.update([](auto& e) { e.connected = true; });
+          });
+    });
+  }
+  Fed(const Fed&) = delete;
+  Fed& operator=(const Fed&) = delete;
+  ~Fed() {
+    std::promise<void> closed;
+    loop_.post([&] {
+      if (channel_) channel_->close(Duration(0));
+      channel_.reset();
+      closed.set_value();
+    });
+    closed.get_future().wait();
+  }
+
+  template <class Body>
+  void say(Body body) {
+    send(wire::encode(wire::envelope("", 1, 0, std::move(body))));
+  }
+  void send(wire::Bytes frame) {
+    loop_.post([this, frame = std::move(frame)] { channel_->send(frame); });
+  }
+  [[nodiscard]] bool connected() {
+    return events.wait([](const auto& e) { return e.connected || !e.over.empty(); }) &&
+           events.get().connected;
+  }
+  [[nodiscard]] bool over() {
+    return events.wait([](const auto& e) { return !e.over.empty(); });
+  }
+  /// Whether it is answered.
+  [[nodiscard]] bool served() {
+    const int before = events.get().frames;
+    say(wire::FeedTakeT());
+    return events.wait([&](const auto& e) { return e.frames > before || !e.over.empty(); }) &&
+           events.get().frames > before;
+  }
+
+  struct Seen {
+    bool connected = false;
+    int frames = 0;
+    std::string over;
+  };
+  test::Watched<Seen> events;
+
+ private:
+  Loop& loop_;
+  std::shared_ptr<wire::Channel> channel_;
+};
+
+struct Feeding : testing::Test {
+  void serve(const FeedLimits& limits) {
+    server = std::make_unique<FeedServer>(
+        source, "127.0.0.1", log.logger(),
+        [this](const std::string& endpoint, const std::string& key, const std::string&) {
+          offer.set_value({endpoint, key});
+        },
+        limits);
+    offered = offer.get_future().get();
+  }
+  /// A worker that is connected, and known to the server.
+  std::unique_ptr<Fed> fed(uint64_t worker) {
+    auto made = std::make_unique<Fed>(loop, offered.first, offered.second, worker);
+    EXPECT_TRUE(made->connected() && made->served()) << "worker " << worker << " " << made->events.get().over;
+    return made;
+  }
+
+  test::LogLines log;
+  std::shared_ptr<state::FeedSource> source = std::make_shared<state::FeedSource>(false);  // has no commit
+  std::promise<std::pair<std::string, std::string>> offer;
+  std::pair<std::string, std::string> offered;
+  Loop loop{"fed"};
+  std::unique_ptr<FeedServer> server;
+};
+
+TEST_F(Feeding, OfTooManyTheOneThatWasSilentForLongestGivesWay) {
+  FeedLimits limits;
+  limits.channels = 3;
+  serve(limits);
+  const auto one = fed(1), two = fed(2), three = fed(3);
+  EXPECT_TRUE(one->served());  // since then two is the oldest
+  const auto four = fed(4);
+  EXPECT_TRUE(two->over());
+  for (const auto* each : {&one, &three, &four}) EXPECT_TRUE((*each)->served());
+}
+
+TEST_F(Feeding, OneWorkerTakesNoOthersPlaces) {
+  FeedLimits limits;
+  limits.channels = 4;
+  serve(limits);
+  const auto one = fed(1), two = fed(2);
+  std::vector<std::unique_ptr<Fed>> liar;
+  for (int i = 0; i < 10; ++i) liar.push_back(fed(3));
+  for (size_t i = 0; i + limits.of_one < liar.size(); ++i) EXPECT_TRUE(liar[i]->over());
+  EXPECT_TRUE(one->served() && two->served());
+}
+
+// Whose key is another worker's is not let in.
+TEST_F(Feeding, AWorkersKeyServesNoOther) {
+  serve({});
+  EXPECT_THROW(wire::make_client_context(wire::key_text(offered.second, wire::worker_identity(1)),
+                                         wire::worker_identity(2)),
+               Error);
+}
+
+TEST_F(Feeding, WhoSaysNothingIsLetGoAndWhoWaitsForACommitStays) {
+  FeedLimits limits;
+  limits.idle = seconds(2);
+  serve(limits);
+  const auto waits = std::make_unique<Fed>(loop, offered.first, offered.second, 1);
+  ASSERT_TRUE(waits->connected());
+  waits->say(wire::FeedAskT());
+  const auto silent = fed(2);
+  EXPECT_TRUE(silent->over());
+  EXPECT_TRUE(waits->events.get().over.empty());
+  EXPECT_TRUE(waits->served());
+}
+
+TEST_F(Feeding, WhoConnectsAndLiesAgainAndAgainDoesNotFillTheLog) {
+  serve({});
+  constexpr int kLies = 100;
+  for (int i = 0; i < kLies; ++i) {
+    Fed liar(loop, offered.first, offered.second, 1);
+    ASSERT_TRUE(liar.connected());
+    liar.send({'l', 'i', 'e'});
+    ASSERT_TRUE(liar.over());
+  }
+  EXPECT_LT(log.lines.get().size(), static_cast<size_t>(kLies));
+  EXPECT_TRUE(fed(2) != nullptr);
+}
+
+}  // namespace
+}  // namespace hvd::elastic
