@@ -402,7 +402,11 @@ void RendezvousServer::start_feed(const membership::StartFeed& start) {
   wire::FeedT feed;
   feed.source = start.source;
   feed.endpoint = start.endpoint;
-  feed.key = start.key;
+  try {
+    feed.key = wire::key_text(start.key, wire::worker_identity(start.worker));  // it can play no other one
+  } catch (const Error&) {
+    feed.key = start.key;  // no key that serves anybody, as that worker will report
+  }
   feed.pause_ns = start.pause.count();
   send(*found->second, 0, std::move(feed));
 }
