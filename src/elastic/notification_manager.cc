@@ -55,7 +55,10 @@ uint64_t NotificationManager::add(hvd_event_kind kinds, Callback<hvd_listener_fn
   if (!listener) throw Error(HVD_INVALID, "listener is NULL");
   std::lock_guard lock(mutex_);
   if (closed_) throw Error(HVD_CLOSED, "the context is closed");
-  if (!thread_.joinable()) thread_ = start_thread("hvd-listen", [this] { run(); });
+  if (!thread_.joinable()) {
+    thread_ = start_thread("hvd-listen", [this] { run(); });
+    listening_ = thread_.get_id();
+  }
   const uint64_t id = next_listener_++;
   listeners_.emplace(id, std::make_shared<Listener>(Listener{kinds, std::move(listener)}));
   return id;
@@ -68,7 +71,7 @@ void NotificationManager::remove(uint64_t id) {
   if (found == listeners_.end()) throw Error(HVD_INVALID, fmt::format("no listener {} is registered", id));
   dying = std::move(found->second);
   listeners_.erase(found);
-  if (std::this_thread::get_id() != thread_.get_id()) {
+  if (std::this_thread::get_id() != listening_) {
     changed_.wait(lock, [&] { return calling_ != id; });
   }
 }
@@ -108,15 +111,17 @@ void NotificationManager::close() {
     closed_ = true;
     changed_.notify_all();
   }
-  if (thread_.joinable()) thread_.join();
   std::map<uint64_t, std::shared_ptr<Listener>> dying;
+  std::lock_guard joins(join_);
+  if (thread_.joinable()) thread_.join();  // nobody starts it any more
   std::lock_guard lock(mutex_);
+  listening_ = {};
   dying.swap(listeners_);
 }
 
 bool NotificationManager::in_listener() const {
   std::lock_guard lock(mutex_);
-  return thread_.get_id() == std::this_thread::get_id();
+  return listening_ == std::this_thread::get_id();
 }
 
 void NotificationManager::run() {

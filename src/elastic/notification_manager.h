@@ -66,7 +66,9 @@ class NotificationManager {
   uint64_t calling_ = 0;  // listener whose call is in flight
   int fd_ = -1;
   bool closed_ = false;
-  std::thread thread_;
+  std::thread::id listening_;  // the thread that calls listeners, until it is joined
+  std::mutex join_;            // of whoever closes; taken before mutex_
+  std::thread thread_;         // started with the mutex held, joined once it is closed
 };
 
 }  // namespace hvd::elastic

@@ -167,5 +167,34 @@ TEST(NotificationManager, CloseDeliversWhatIsQueuedAndRefusesTheRest) {
   EXPECT_EQ(late.destroyed, 1);
 }
 
+// Under the thread sanitizer this shows who reads what a close changes.
+TEST(NotificationManager, WhoAsksDuringACloseIsAnswered) {
+  for (int round = 0; round < 20; ++round) {
+    Listener listener;
+    NotificationManager manager(std::make_shared<Logger>());
+    std::atomic<bool> in_it{false};
+    listener.then = [&](const hvd_event&) { in_it = manager.in_listener(); };
+    const uint64_t id = manager.add(HVD_EVENT_ALL, listener.callback());
+    manager.post(event_of(HVD_EVENT_GENERATION));
+    std::atomic<bool> over{false};
+    std::thread asker([&] {
+      while (!over) EXPECT_FALSE(manager.in_listener());
+    });
+    std::thread remover([&] {
+      try {
+        manager.remove(id);
+      } catch (const Error&) {}  // the close was first
+    });
+    std::thread closer([&] { manager.close(); });
+    manager.close();
+    closer.join();
+    over = true;
+    asker.join();
+    remover.join();
+    EXPECT_EQ(in_it, !listener.events.get().empty());
+    EXPECT_EQ(listener.destroyed, 1);
+  }
+}
+
 }  // namespace
 }  // namespace hvd::elastic
