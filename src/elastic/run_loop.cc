@@ -353,9 +353,10 @@ Status RunLoop::try_to_recover(hvd_status cause) {
   if (cause == HVD_PEER_LOST) {
     // The program may know of a loss before anybody else: then everybody is told.
     if (!worker_.loss()) worker_.lose(-1, fmt::format("rank {} reports a lost peer", from.rank));
-    const Loss loss = *worker_.loss();
-    began = std::min(loss.at, returned);
-    reason = loss.status.message;
+    const std::optional<Loss> loss = worker_.loss();
+    if (!loss) return worker_.why_no_engine();  // aborted or shut down: no other generation comes
+    began = std::min(loss->at, returned);
+    reason = loss->status.message;
   }
   if (cause == HVD_PEER_LOST) worker_.progress().lost();
   recovery.began_at_ns = count(began.time_since_epoch());

@@ -103,6 +103,8 @@ class Worker {
   std::optional<Status> ended() const;
   /// Nothing between generations, after the end, and if another generation than the one given is current.
   EngineUse engine(std::optional<uint64_t> generation = std::nullopt) { return current_.engine(generation); }
+  /// Why there is none.
+  Status why_no_engine() const { return current_.why_no_engine(); }
   session::Assignment assignment() const { return current_.assignment(); }
   /// In which shards of a state travel. Fails with why there is none.
   Status generation(state::Generation* ret_generation);
