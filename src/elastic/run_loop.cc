@@ -201,7 +201,11 @@ Status RunLoop::begin() {
   if (elastic_ != nullptr) elastic_->state.take_fed(worker_.take_fed());
   if (!worker_.loss()) {
     state::SyncResult result;
-    Status status = sync(known_at_the_beginning(), &result);
+    const state::Known known = known_at_the_beginning();
+    // Live values are saved first, but where others have state: what was written since a commit counts.
+    const bool late =
+        std::any_of(known.ranks.begin(), known.ranks.end(), [](const auto& s) { return s.has_state; });
+    Status status = sync(known, &result, !late);
     if (status.ok()) {
       worker_.report(worker_.progress().synced(result.sent_bytes + result.received_bytes));
       worker_.report_synced(result.revision);

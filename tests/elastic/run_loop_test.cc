@@ -40,5 +40,24 @@ TEST_F(Alone, LossAfterAShutdownGivesTheReason) {
   EXPECT_EQ(status.code, HVD_CLOSED) << status.message;
 }
 
+// hvd.h: live values are saved first, and hvd_run calls it for each generation.
+TEST_F(Alone, LiveValuesAreSavedBeforeTheFirstCall) {
+  float weight = 1;
+  ElasticState elastic(options.logger);
+  elastic.state.add_tensor("weight", {&weight, HVD_DTYPE_FLOAT32, {1}});
+  ASSERT_TRUE(sync_now(*worker, elastic).ok());
+  for (const float written : {2.0F, 3.0F}) {
+    weight = written;
+    RunLoop loop(*worker, &elastic);
+    bool again = false;
+    ASSERT_TRUE(loop.next(HVD_OK, &again).ok());
+    weight = -1;
+    ASSERT_TRUE(elastic.state.restore().ok());
+    EXPECT_EQ(weight, written);
+    ASSERT_TRUE(loop.next(HVD_OK, &again).ok());
+    EXPECT_FALSE(again);
+  }
+}
+
 }  // namespace
 }  // namespace hvd::elastic
