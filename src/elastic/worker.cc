@@ -165,7 +165,8 @@ Status Worker::open_within(const Options& options, Duration timeout) {
     if (EngineUse use = engine(generation)) use->deliver(source, data);
   };
   handlers.failure = [this](uint64_t generation, int32_t peer, const std::string& text) {
-    if (engine(generation)) copies_->lost();
+    // Held, so that the next generation, whose copies count again, comes after it.
+    if (const EngineUse use = engine(generation)) copies_->lost();
     Status why(HVD_PEER_LOST, text);
     lose_generation(generation, why.at_rank(peer), Duration(0), Report::kFailure);
   };
