@@ -61,6 +61,10 @@ Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_a
   std::unique_lock lock(s.mutex);
   if (auto why = s.over()) return *why;
   if (std::exchange(s.joining, true)) return Status(HVD_INVALID, "join is called by another thread already");
+  const struct Joining {  // with the lock held, at the latest when this goes: it comes after the lock
+    bool& flag;
+    ~Joining() { flag = false; }
+  } joining{s.joining};
   if (!s.waiting) {
     s.post([ready, progress = s.progress_now()](SessionCore& c, Time t) {
       c.set_progress(progress);
@@ -71,7 +75,6 @@ Status Session::join(const ReadyInfo& ready, Duration timeout, Assignment* ret_a
   s.changed.wait_until(lock, deadline, [&] { return s.spare || over(); });
   // The driver lives and has said that there is no place: what bounds this wait is its life (driver_timeout).
   if (s.spare) s.changed.wait(lock, over);
-  s.joining = false;
   if (auto why = s.over()) return *why;
   if (!s.waiting) {
     const std::string left = s.generation == 0 ? "the first one" : fmt::format("one after {}", s.generation);

@@ -43,12 +43,28 @@ Session::Impl::Impl(SessionConfig c, SessionEvents e)
       core(to_core(config, life.get())),
       loop("hvd-session") {}
 
+// Whatever an event or an action throws, the actions that follow are done and the next tick comes: without it
+// this worker would send no more heartbeats.
 void Session::Impl::handle(const Event& event) {
-  SessionCore::Actions actions = event(core, now());
-  // Before any callback, so that whoever it wakes sees the newest epoch.
-  word.store(core.epoch_word());
-  for (Action& action : actions) std::visit([this](auto& a) { act(a); }, action);
+  try {
+    SessionCore::Actions actions = event(core, now());
+    // Before any callback, so that whoever it wakes sees the newest epoch.
+    word.store(core.epoch_word());
+    for (Action& action : actions) perform(action);
+  } catch (const std::exception& error) { complain(error); }
   schedule();
+}
+
+void Session::Impl::perform(Action& action) noexcept {
+  try {
+    std::visit([this](auto& a) { act(a); }, action);
+  } catch (const std::exception& error) { complain(error); }
+}
+
+void Session::Impl::complain(const std::exception& error) noexcept {
+  try {
+    logger->error("session of worker {}: {}", config.worker, error.what());
+  } catch (const std::exception&) {}  // no memory for the line
 }
 
 Progress Session::Impl::progress_now() {

@@ -31,6 +31,8 @@ struct Session::Impl {
   // ---- on the loop's thread ----
 
   void handle(const Event& event);
+  void perform(Action& action) noexcept;
+  void complain(const std::exception& error) noexcept;
   Progress progress_now();
   void schedule();
 

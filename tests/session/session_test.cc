@@ -64,12 +64,18 @@ class Driver {
     return events_.wait([this] { return closed_; });
   }
 
+  [[nodiscard]] bool wait_connections(int count) {
+    return events_.wait([this, count] { return connections_ >= count; });
+  }
+
   bool answer_hello = true, answer_heartbeats = true;
   wire::WelcomeT welcome_message = welcome(50, 60000, 1);
 
  private:
   void accept(std::shared_ptr<wire::Channel> channel) {
     channel_ = std::move(channel);
+    received_sequence_ = 0;
+    events_.change([this] { ++connections_; });
     channel_->set_handlers({[this](std::span<const uint8_t> frame) { receive(frame); },
                             [this](const Status&) { events_.change([this] { closed_ = true; }); }});
   }
@@ -92,6 +98,7 @@ class Driver {
   Events events_;
   std::deque<std::unique_ptr<wire::EnvelopeT>> received_;
   bool closed_ = false;
+  int connections_ = 0;
 };
 
 const Duration kLong = test::patient(std::chrono::seconds(60));
@@ -120,6 +127,7 @@ class SessionTest : public testing::Test {
       events.change([&] { updates.push_back(update); });
     };
     e.ended = [this](const Status& why) { events.change([&] { ends.push_back(why); }); };
+    e.driver_changed = driver_changed;
     session = std::make_unique<Session>(std::move(config), std::move(e));
   }
   void start() {
@@ -141,6 +149,7 @@ class SessionTest : public testing::Test {
     return events.read([this] { return ends[0]; });
   }
 
+  std::function<void(const DriverChange&)> driver_changed;
   Driver driver;
   LogLines log;
   Events events;
@@ -318,6 +327,16 @@ TEST_F(SessionTest, DriverThatVanishesIsLostAtOnce) {
   EXPECT_EQ(why.code, HVD_DRIVER_LOST);
   EXPECT_NE(why.message.find(driver.endpoint()), std::string::npos) << why.message;
   EXPECT_EQ(session->finish(1, kLong).code, HVD_DRIVER_LOST);
+}
+
+TEST_F(SessionTest, WhatACallThrowsCutsOffNothingThatFollows) {  // contract 10, 14
+  driver.welcome_message.term = 1;
+  driver_changed = [](const DriverChange&) { throw std::bad_alloc(); };
+  start();
+  become_member(1);
+  driver.answer_hello = false;
+  driver.hang_up(Duration(0));
+  EXPECT_TRUE(driver.wait_connections(2)) << "it never dialled again";
 }
 
 TEST_F(SessionTest, SilentDriverIsLostAfterTheTimeOut) {
