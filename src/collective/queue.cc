@@ -129,7 +129,7 @@ void Engine::perform(Work& work) noexcept {
 /// Without this message some rank would wait in vain.
 void Engine::unsent(int32_t rank, Status status) {
   const bool lost = status.code == HVD_PEER_LOST;
-  if (status.rank < 0) status.rank = rank;
+  if (status.rank < 0 && !lost) status.rank = rank;  // a backend that names nobody has nobody to blame
   break_generation(std::move(status), !lost);
 }
 

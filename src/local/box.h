@@ -39,8 +39,8 @@ enum class Opening { kDone, kGone, kRefused };
 
 /// Maps the box of another process of this host, to be written by the rank of this index in the group: the
 /// bells and its ring, the rest can only be read. kGone: the process, or that box of it, is there no more.
-/// kRefused: anything else; `reason` says what. The box is as large as it must be and can't shrink: reading
-/// it never faults, whatever its owner does.
+/// kRefused: anything else, as when this process has no descriptor or memory left; `reason` says what. The
+/// box is as large as it must be and can't shrink: reading it never faults, whatever its owner does.
 Opening open_box(int32_t process, int32_t descriptor, const Token& token, int32_t writer,
                  std::shared_ptr<Box>* ret_memory, std::string* reason);
 

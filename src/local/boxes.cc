@@ -38,9 +38,10 @@ Box* Boxes::open(int32_t index) {
     const std::lock_guard lock(mutex_);
     if (lost_[at]) return nullptr;
     std::string reason;
-    if (map(at, &reason) == Opening::kDone) return boxes_[at].get();
+    const Opening opening = map(at, &reason);
+    if (opening == Opening::kDone) return boxes_[at].get();
+    losses_.push_back({index, std::move(reason), opening == Opening::kGone});
     lost_[at] = true;
-    losses_.push_back({index, std::move(reason)});
     has_losses_.store(true, std::memory_order_release);
   }
   ring(own().bells.message);

@@ -21,6 +21,7 @@ class Boxes {
   struct Loss {
     int32_t index;
     std::string reason;
+    bool gone;  // else this process can't map it, which is not its owner's fault
   };
 
   /// by index; boxes[index] is this rank's own. Those that are NULL are had by `open`.

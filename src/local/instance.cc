@@ -114,12 +114,13 @@ Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vec
   }
   for (const int32_t index : first) {
     std::string reason;
-    if ((*ret_boxes)->try_reach(index, &reason) == Opening::kDone) continue;
+    const Opening opening = (*ret_boxes)->try_reach(index, &reason);
+    if (opening == Opening::kDone) continue;
     const int32_t other = group[static_cast<size_t>(index)];
     Status status =
         error(HVD_PEER_LOST, fmt::format("rank {} ({}): its shared memory can't be had: {}", other,
                                          members[static_cast<size_t>(other)].host, reason));
-    return status.at_rank(other);
+    return opening == Opening::kGone ? status.at_rank(other) : status;  // else this process is at fault
   }
   return {};
 }

@@ -61,8 +61,8 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
     }
     Box* const box = boxes_->reach(index);
     if (box == nullptr) {
-      Status status(HVD_PEER_LOST, fmt::format("rank {}: its shared memory can't be had", peer.rank));
-      return status.at_rank(peer.rank);
+      // Whom that is to blame on is told with its reason.
+      return {HVD_PEER_LOST, fmt::format("rank {}: its shared memory can't be had", peer.rank)};
     }
     if (!peer.writer) peer.writer.emplace(box->rings[boxes_->index()], most_kept_);
     if (peer.writer->write(message)) {
@@ -103,7 +103,8 @@ void Messages::flush(Peer& peer) {
 void Messages::tell_losses() {
   for (const Boxes::Loss& loss : boxes_->take_losses()) {
     Peer& peer = *peers_[static_cast<size_t>(loss.index)];
-    fail(peer, fmt::format("rank {}: its shared memory can't be had: {}", peer.rank, loss.reason), peer.rank);
+    fail(peer, fmt::format("rank {}: its shared memory can't be had: {}", peer.rank, loss.reason),
+         loss.gone ? peer.rank : -1);
   }
 }
 

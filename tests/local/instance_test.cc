@@ -1,5 +1,7 @@
 // An instance around another one: who shares memory, what goes to the other backend, and how a generation
 // ends.
+#include <sys/resource.h>
+
 #include <fstream>
 
 #include "local/bell.h"
@@ -52,6 +54,21 @@ TEST(LocalInstance, OneHostNeedsNoOtherBackend) {
     EXPECT_TRUE(rank->notes->ops.empty());
     EXPECT_EQ(rank->notes->disconnected, 0);
   }
+}
+
+// What a process lacks itself is no other rank's fault.
+TEST(LocalInstance, WhoHasNoDescriptorLeftBlamesNobody) {
+  Ranks ranks = make_ranks(2);
+  const std::vector<backend::Member> members = members_of(ranks);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};  // those that are open stay open
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Status status = ranks[0]->instance->connect(1, 0, members, kSoon);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code, HVD_PEER_LOST) << status.message;
+  EXPECT_EQ(status.rank, -1) << status.message;
+  connect_all(ranks, 2);  // without memory of this one
 }
 
 TEST(LocalInstance, SeveralHostsAreJoinedByTheOtherBackend) {
