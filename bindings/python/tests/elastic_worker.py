@@ -40,15 +40,35 @@ def reduce_of_torch(state, batch):
     state.optimizer.step()
 
 
+def told_as_horovod_tells(kind):
+    """A class with overrides of on_reset and on_hosts_updated, as scripts for Horovod have them."""
+
+    class Told(kind):
+        def on_reset(self):
+            say("on_reset", size=hvd.size())
+            super().on_reset()
+
+        def reset(self):
+            say("reset of the state", size=hvd.size())
+
+        def on_hosts_updated(self, timestamp, update_res):
+            super().on_hosts_updated(timestamp, update_res)
+            say("on_hosts_updated", recent=abs(time.time() - timestamp) < 3600,
+                epoch=update_res.membership_epoch)
+
+    return Told
+
+
 def make_state():
     sampler = hvd.elastic.ElasticSampler(samples, seed=3, batch_size=4, padding="none")
+    values = {"sampler": sampler, "epoch": 0, "log": []}
     if kind == "numpy":
-        return hvd.elastic.ArrayState(total=np.zeros(1), sampler=sampler, epoch=0, log=[])
+        return told_as_horovod_tells(hvd.elastic.ArrayState)(total=np.zeros(1), **values)
     model = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.0)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
-    return hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, log=[])
+    return told_as_horovod_tells(hvd.elastic.TorchState)(model=model, optimizer=optimizer, **values)
 
 
 @hvd.elastic.run

@@ -152,6 +152,10 @@ def test_a_slot_is_added(start, kind):
     ends = job.end()
     assert [end["total"] for end in ends] == [TOTAL] * 3 and all(end["agree"] for end in ends)
     assert ends[0]["log"][1:] == [3, 3]
+    told = [(event["event"], event["size"]) for event in job.seen
+            if event["event"] in ("on_reset", "reset of the state")]
+    assert told.count(("on_reset", 3)) == told.count(("reset of the state", 3)) == 2, told
+    assert any(event["event"] == "on_hosts_updated" and event["recent"] for event in job.seen)
 
 
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")

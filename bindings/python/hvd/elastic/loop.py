@@ -63,7 +63,7 @@ def _run(state: State, train: Callable[[], R]) -> R:
                 if is_default(context):
                     export_place(context)
                 if began:
-                    state.reset()
+                    state.on_reset()
                 began = True
                 if state._overrides("sync"):
                     state.sync()

@@ -69,9 +69,9 @@ class State:
     Arrays stay where they are: a restore or a sync writes into them. A state is used by one thread at a time.
 
     A subclass registers what it keeps (add_array, add_object), or does as in Horovod: it overrides save,
-    restore and sync, and reset if it likes. commit() then calls its save(); the run loop calls its restore()
-    when a peer was lost and its reset() and sync() before the function is called. (bcast_object, get_rank)
-    are for such classes.
+    restore and sync, and reset, on_reset or on_hosts_updated if it likes. commit() then calls its save(); the
+    run loop calls its restore() when a peer was lost, and its on_reset() and sync() before the function is
+    called. (bcast_object, get_rank) are for such classes.
     """
 
     _handle: Native
@@ -253,6 +253,16 @@ class State:
     def reset(self) -> None:
         """For a subclass: called when a new generation is there, before sync()."""
 
+    def on_reset(self) -> None:
+        """The run loop calls it when a new generation is there. An override calls this one, which calls
+        reset(); reset callbacks are called by the library in any case."""
+        self.reset()
+
+    def on_hosts_updated(self, timestamp: float, update_res: Any) -> None:
+        """Called in a thread of the library's when the driver sees hosts change, while the run loop runs. An
+        override calls this one. update_res: the hvd.Event."""
+        self._host_messages.put((timestamp, update_res))
+
     def check_host_updates(self) -> None:
         """HostsUpdatedInterrupt on every rank alike if hosts have changed."""
         with self._in_use("check_host_updates"):  # it looks at no memory
@@ -310,13 +320,13 @@ class State:
         object.__setattr__(self, "_host_messages", queue.Queue())
 
     def _hear_of_hosts(self) -> int:
-        """_host_messages gets (time, event) when the driver sees hosts change: the listener's number."""
+        """on_hosts_updated() is called when the driver sees hosts change: the listener's number."""
         mine = weakref.ref(self)
 
         def tell(event: Event) -> None:
             state = mine()
             if state is not None:
-                state._host_messages.put((time.time(), event))
+                state.on_hosts_updated(time.time(), event)
 
         return self._context.register_listener(tell, EventKind.HOSTS_UPDATED)
 
