@@ -108,6 +108,31 @@ def test_an_unknown_object_is_not_saved():
     assert _objects._save(1 << 40, _abi.WriteFn(), None) == 1 and _objects._load(1 << 40, None, 0) == 1
 
 
+def test_what_is_added_later_comes_back_without_a_commit(alone):
+    """As the variables of states for Keras and TensorFlow are: by add_memory, after the attributes."""
+    memory, array, value = np.arange(3.0), np.arange(2.0), [1]
+    state = elastic.ObjectState(a=1)
+
+    def put(data):
+        nonlocal memory
+        memory = np.frombuffer(data).copy()
+
+    state.add_memory("memory", lambda: memory, put)
+    state.add_array("array", array)
+    state.add_object("value", lambda: value[0], lambda new: value.__setitem__(0, new))
+    memory, value[0], state.a = memory + 5, 7, 2
+    array += 5
+    state.restore()
+    assert (memory.tolist(), array.tolist(), value, state.a) == ([0, 1, 2], [0, 1], [1], 1)
+    memory = memory + 1
+    state.commit()
+    memory = memory + 1
+    state.restore()
+    assert memory.tolist() == [1, 2, 3] and state._initial is None
+    state.add_array("after a commit", np.ones(1))
+    assert state._initial is None
+
+
 class OfHorovod(elastic.State):
     """As classes under Horovod's State are written: all by its own save, restore and sync."""
 
@@ -153,6 +178,7 @@ def test_who_joins_a_running_job_keeps_no_copy_of_what_a_sync_overwrites(alone, 
     monkeypatch.setattr(hvd.Context, "generation", lambda self: 2)
     weights = np.zeros(3)
     state = elastic.ArrayState(weights=weights, epoch=4)
+    state.add_memory("memory", lambda: weights, lambda data: None)
     assert list(state._initial) == ["epoch"]
     state.epoch = 5
     with pytest.raises(hvd.InvalidError, match="'weights' comes from the others"):

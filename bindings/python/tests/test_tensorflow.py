@@ -146,7 +146,10 @@ def test_state_of_variables(python):
         import tensorflow as tf, hvd.tensorflow as hvd
         hvd.init()
         v, w = tf.Variable([1.0, 2.0]), tf.Variable(tf.zeros([3], tf.bfloat16))
-        state = hvd.elastic.TensorFlowState([v, w], epoch=3)
+        b = tf.Variable(tf.constant(2.0, tf.bfloat16))
+        state = hvd.elastic.TensorFlowState([v, w, b], epoch=3)
+        v.assign([7.0, 8.0]); b.assign(9.0); state.epoch = 4; state.restore()  # what it was made with
+        assert v.numpy().tolist() == [1, 2] and float(b) == 2 and state.epoch == 3
         state.save()
         v.assign([5.0, 6.0]); w.assign_add(tf.ones([3], tf.bfloat16)); state.epoch = 4
         kept = v.read_value()

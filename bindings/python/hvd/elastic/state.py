@@ -95,7 +95,7 @@ class State:
     _context: Context
     _problem: _Problem
     _user: threading.Lock
-    _memory: dict[str, Any]  # Borrowed, _Object or ElasticSampler by key
+    _memory: dict[str, Any]  # Borrowed, Shard, _Memory, _Object or ElasticSampler by key
     _initial: dict[str, Any] | None
     _late: str | None  # a key that has no initial copy
     _host_messages: queue.Queue  # Horovod's scripts look whether it is empty
@@ -108,7 +108,7 @@ class State:
         with self._in_use("add_array"):
             _abi.check(_lib.hvd_state_add_tensor, self._handle.pointer, _abi.text(key, "key"),
                        byref(loan.tensor))
-        self._memory[key] = loan
+        self._hold(key, loan)
 
     def add_value(self, key: str, memory: Any) -> None:
         """A little plain data in memory that stays borrowed, 1 to 65536 bytes: what other languages keep in a
@@ -117,7 +117,7 @@ class State:
         with self._in_use("add_value"):
             _abi.check(_lib.hvd_state_add_value, self._handle.pointer, _abi.text(key, "key"),
                        loan.tensor.data, loan.count * _lib.hvd_dtype_size(loan.tensor.dtype))
-        self._memory[key] = loan
+        self._hold(key, loan)
 
     def add_object(self, key: str, get: Callable[[], Any], put: Callable[[Any], None],
                    codec: CodecLike | None = None) -> None:
@@ -132,7 +132,7 @@ class State:
         with self._in_use("add_object"):
             _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load,
                        _objects.add(thing), _forget_object)
-        self._memory[key] = thing
+        self._hold(key, thing)
 
     def add_memory(self, key: str, get: Callable[[], Any], put: Callable[[memoryview], None]) -> None:
         """An array whose memory may be another one at each commit: what frameworks that copy on write have.
@@ -144,12 +144,13 @@ class State:
         with self._in_use("add_memory"):
             _abi.check(_lib.hvd_state_add_object, self._handle.pointer, _abi.text(key, "key"), _save, _load,
                        _objects.add(thing), _forget_object)
+        self._hold(key, thing)
 
     def add_sampler(self, key: str, sampler: ElasticSampler) -> None:
         with self._in_use("add_sampler"):
             _abi.check(_lib.hvd_state_add_sampler, self._handle.pointer, _abi.text(key, "key"),
                        sampler._handle.pointer)
-        self._memory[key] = sampler
+        self._hold(key, sampler)
 
     def add_shard(self, key: str, elements: int, dtype: Any = "float32", *, copies: int | None = None,
                   parity: int | None = None,
@@ -180,7 +181,7 @@ class State:
                 add, kept = _lib.hvd_state_add_shard_with_parity, parity
             _abi.check(add, self._handle.pointer, _abi.text(key, "key"), byref(shard._loan.tensor), elements,
                        shard.offset, kept, _reshard, _shards.add(shard), _forget_shard)
-        self._memory[key] = shard
+        self._hold(key, shard)
         return shard
 
     def on_lost(self, load: Callable[[str], None]) -> None:
@@ -333,26 +334,34 @@ class State:
     def _overrides(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(State, method)
 
+    def _hold(self, key: str, item: Any) -> None:
+        self._memory[key] = item
+        if self._initial is not None and not self.revision:  # a subclass adds its own after _keep_initial()
+            self._keep(key, item, self._initial)
+
     def _keep_initial(self) -> None:
-        """What restore() gives before there is a commit. Of arrays a worker that joins a running job keeps no
-        copy: its first sync overwrites them, and the others wait for it."""
+        """What restore() gives before there is a commit: what is registered by then, and what comes later."""
         found: dict[str, Any] = {}
-        joins = self._context.generation() > 1
         for key, item in self._memory.items():
-            if joins and isinstance(item, (Borrowed, Shard)):
-                self._late = self._late or key
-            elif isinstance(item, Borrowed):
-                found[key] = item.copy()
-            elif isinstance(item, ElasticSampler):
-                found[key] = item.state_dict()
-            elif isinstance(item, Shard):
-                found[key] = item._loan.copy()
-            else:
-                try:
-                    found[key] = item.get()
-                except Exception:  # the first commit will say so
-                    pass
+            self._keep(key, item, found)
         self._initial = found
+
+    def _keep(self, key: str, item: Any, found: dict[str, Any]) -> None:
+        """Of arrays a worker that joins a running job keeps no copy: its first sync overwrites them, and the
+        others wait for it."""
+        if self._context.generation() > 1 and isinstance(item, (Borrowed, Shard, _Memory)):
+            self._late = self._late or key
+        elif isinstance(item, Borrowed):
+            found[key] = item.copy()
+        elif isinstance(item, ElasticSampler):
+            found[key] = item.state_dict()
+        elif isinstance(item, Shard):
+            found[key] = item._loan.copy()
+        else:
+            try:
+                found[key] = borrow(item.get()).copy() if isinstance(item, _Memory) else item.get()
+            except Exception:  # the first commit will say so
+                pass
 
     def _put_back(self, values: dict[str, Any]) -> None:
         self._check_memory()
@@ -364,6 +373,8 @@ class State:
                 item.load_state_dict(value)
             elif isinstance(item, Shard):
                 item._loan.fill(value)
+            elif isinstance(item, _Memory):
+                item.put(memoryview(value))
             elif item is not None:
                 item.put(value)
 
