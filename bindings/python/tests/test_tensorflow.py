@@ -161,6 +161,56 @@ def test_state_of_variables(python):
         """, environment=QUIET, timeout=200)
 
 
+@needs_tensorflow
+def test_tensors_and_arrays_share_memory(python):
+    """Neither way is a copy made, and neither side may lose the memory or see the other write to it."""
+    python("""
+        import gc
+        import numpy as np, tensorflow as tf, hvd.tensorflow as hvd
+        from hvd.tensorflow import _bridge
+        hvd.init()
+        address = lambda array: array.ctypes.data
+        for dtype in ("bfloat16", "float16", "float32", "float64", "bool", "uint8", "int32", "int64", "uint16"):
+            for shape in ([], [1], [3, 50], [0, 3]):
+                tensor = tf.cast(tf.reshape(tf.range(int(np.prod(shape))) % 2, shape), dtype)
+                array = _bridge.array_of(tensor)
+                assert array.shape == tuple(shape) and array.dtype.name == dtype, (dtype, shape)
+                assert not shape or 0 in shape or address(array) == address(_bridge.array_of(tensor))
+                room = _bridge.empty(shape, array.dtype)
+                room[...] = array
+                where, back = address(room), _bridge.tensor_of(room)
+                assert back.dtype == tensor.dtype and back.shape == tensor.shape
+                assert np.array_equal(back.numpy(), tensor.numpy()) and bool(tf.reduce_all(back == tensor))
+                assert not shape or not room.size or address(_bridge.array_of(back)) == where
+        array = _bridge.array_of(tf.fill([1 << 20], 3.0))  # it has the tensor
+        gc.collect()
+        others = [tf.fill([1 << 20], float(i)) for i in range(4)]
+        assert (array == 3).all() and not array.flags.writeable
+        room = _bridge.empty([1 << 20], np.float32)
+        room[:] = 5
+        tensor = _bridge.tensor_of(room)
+        del room
+        gc.collect()
+        others = [np.zeros(1 << 20, np.float32) for _ in range(4)]
+        assert bool(tf.reduce_all(tensor == 5))
+        # TensorFlow would end the process at the first use of what is not aligned.
+        odd = np.zeros(1025, np.float32)[1:]
+        odd = odd if address(odd) % 64 else np.zeros(1026, np.float32)[2:]
+        assert float(tf.reduce_sum(_bridge.tensor_of(odd) + 1)) == odd.size
+        fixed = _bridge.empty([16], np.float32)
+        fixed[:] = 1
+        fixed.flags.writeable = False
+        assert float(tf.reduce_sum(_bridge.tensor_of(fixed))) == 16
+        variable = tf.Variable(tf.zeros([1 << 10]))
+        kept = _bridge.array_of(variable)
+        variable.assign_add(tf.ones([1 << 10]))
+        variable.assign(tf.fill([1 << 10], 2.0))
+        variable.scatter_nd_update([[0]], [9.0])
+        variable.scatter_nd_update([[1]], [9.0])
+        assert (kept == 0).all() and variable.numpy()[:3].tolist() == [9, 9, 2]
+        """, environment=QUIET, timeout=200)
+
+
 @pytest.fixture
 def start(tmp_path):
     jobs = []

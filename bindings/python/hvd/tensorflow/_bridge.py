@@ -19,7 +19,7 @@ from ..errors import HvdError, InvalidError, MismatchError, marked
 from ..tensors import CODES
 from . import _graph
 
-_ALIGNMENT = 64  # TensorFlow adopts an array's memory if it is so aligned, and copies it otherwise
+_ALIGNMENT = 64  # TensorFlow ends the process where a tensor's memory is not aligned so
 
 
 class _LastFailure:
@@ -44,7 +44,7 @@ _last = _LastFailure()
 
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array that TensorFlow can adopt without copying it."""
+    """An array that tensor_of() need not copy."""
     dtype = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     raw = np.empty(count + _ALIGNMENT, np.uint8)
@@ -53,12 +53,24 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """The memory of an eager tensor or a variable's present value; a copy where TensorFlow's layout needs
-    one."""
+    """The memory of an eager tensor or a variable's present value, read-only. The array keeps the tensor, and
+    a variable whose value is kept takes other memory when it is written."""
     if isinstance(tensor, tf.Variable):
         tensor = tensor.read_value()
-    array = tensor.numpy() if hasattr(tensor, "numpy") else tensor
-    return np.asarray(array, order="C")
+    if hasattr(tensor, "numpy") and not tensor.shape.rank:
+        tensor = tensor.numpy()  # some scalars have no buffer (bfloat16)
+    return np.asarray(tensor, order="C")
+
+
+def tensor_of(array: np.ndarray) -> tf.Tensor:
+    """An eager tensor of an array's memory, which nobody else may use from then on; of a copy where the array
+    is none of empty()'s."""
+    flags = array.flags
+    if array.nbytes and flags.c_contiguous and flags.writeable and array.ctypes.data % _ALIGNMENT == 0:
+        known = array.dtype.name != "bfloat16"  # which DLPack has, and NumPy does not hand out
+        tensor = tf.experimental.dlpack.from_dlpack((array if known else array.view(np.uint16)).__dlpack__())
+        return tensor if known else tf.bitcast(tensor, tf.bfloat16)
+    return tf.convert_to_tensor(array)
 
 
 def label(name: str | None, kind: str, tensor: Any) -> str | None:
@@ -90,7 +102,7 @@ def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[
             results = function(*[array_of(tensor) for tensor in tensors])
         except (MismatchError, InvalidError) as error:
             raise _also_tensorflows(error) from None
-        return [tf.convert_to_tensor(array) for array in results]
+        return [tensor_of(array) for array in results]
 
     if native is not None and _graph.operation.create is not None:
         results = _graph.collective(tensors=tensors, dtypes=dtypes, name=name, **native)

@@ -55,7 +55,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
     if tf.executing_eagerly():
         for target, array in zip(targets, send(*[_bridge.array_of(target) for target in targets])):
             if plain.rank() != root_rank:
-                target.assign(array)
+                target.assign(_bridge.tensor_of(array))
         return None
     values = _bridge.call(send, [target.read_value() for target in targets],
                           [target.dtype for target in targets], [target.shape for target in targets],
