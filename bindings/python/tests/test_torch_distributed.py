@@ -259,6 +259,34 @@ elif rank == 1:
 dist.destroy_process_group()
 """
 
+DROPPED = HEAD + """
+import gc, time, weakref
+from hvd.torch import _work
+def reduce():
+    x = torch.ones(4)
+    dist.all_reduce(x, async_op=True)  # nobody waits for it
+    return weakref.ref(x)
+def all_over():
+    end = time.monotonic() + 60
+    while not all(work._settled or work._handle.done() for work in list(_work._under_way.values())):
+        assert time.monotonic() < end, "operations did not complete"
+        time.sleep(0.001)
+tensor = torch.ones(4)
+kept = dist.all_reduce(tensor, async_op=True)
+dropped = [reduce() for _ in range(20)]
+all_over()
+for _ in range(20):
+    dist.all_reduce(torch.ones(1))
+gc.collect()
+assert not any(reference() is not None for reference in dropped), "tensors of operations that are over"
+assert kept.wait() and kept.result()[0] is tensor and tensor.tolist() == [size] * 4
+last = reduce()
+all_over()
+dist.destroy_process_group()
+gc.collect()
+assert last() is None, "a tensor of a group that is destroyed"
+"""
+
 CHECKPOINT = HEAD + """
 import os, sys
 import torch.distributed.checkpoint as dcp
@@ -362,7 +390,7 @@ def examples(launcher=""):
     return {name: block for name, block in found.items() if NEW_ENOUGH or "fully_shard" not in block}
 
 
-CASES = {"collectives": (COLLECTIVES, 3), "forms": (FORMS, 3), "ddp": (DDP, 2)}
+CASES = {"dropped": (DROPPED, 2), "collectives": (COLLECTIVES, 3), "forms": (FORMS, 3), "ddp": (DDP, 2)}
 if NEW_ENOUGH:
     CASES.update(fsdp=(FSDP, 2), checkpoint=(CHECKPOINT, 2), pipeline=(PIPELINE, 2))
 CASES.update({name: (block, 2) for name, block in examples().items()})

@@ -14,7 +14,7 @@ from ..errors import InvalidError, UnsupportedError
 from ..process_set import ProcessSet
 from ._letters import Letters, deliver
 from ._values import Op, apart, flat, hosted, one, put, room_of, rows_of
-from ._work import HvdWork, Several
+from ._work import HvdWork, Several, let_go
 
 
 class HvdProcessGroup(dist.ProcessGroup):
@@ -328,6 +328,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         if self._owns and plain.is_initialized():
             self._owns = False
             plain.shutdown(min(self._timeout, 60.0), keep_place=False)
+        let_go()
 
     def abort(self) -> None:
         """Whatever is under way ends with an error, where the context is this group's own."""

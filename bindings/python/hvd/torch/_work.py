@@ -4,9 +4,10 @@ have come."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from datetime import timedelta
 from typing import Any, Callable, Sequence
 
@@ -56,8 +57,28 @@ os.register_at_fork(after_in_child=_completer.forget)
 
 
 # PyTorch 2.5's C++ part doesn't keep the Python object of a Work that it waits for: DDP would wait for ever.
-_under_way: dict[int, HvdWork] = {}
-_MOST = 4096  # that nobody has waited for
+_under_way: OrderedDict[int, HvdWork] = OrderedDict()
+_over: OrderedDict[int, HvdWork] = OrderedDict()  # which nobody has waited for: without their tensors
+_MOST = 4096  # of either
+
+
+def let_go(most: int | None = None) -> None:
+    """Looks at so many operations that nobody has waited for, or at all, and lets go of the tensors of those
+    that are complete."""
+    for _ in range(len(_under_way) if most is None else most):
+        try:
+            key, work = _under_way.popitem(last=False)
+        except KeyError:
+            return
+        if work._settled:
+            continue
+        if not work._handle.done():
+            _under_way[key] = work  # at the end: the others' turn comes first
+        elif sys.getrefcount(work) == 2:  # no part of Python's holds it: this loop and the call above
+            work._drop_tensors()
+            _over[key] = work
+            if len(_over) > _MOST:
+                _over.popitem(last=False)
 
 
 class HvdWork(dist._Work):
@@ -84,9 +105,10 @@ class HvdWork(dist._Work):
         if handle is None:
             self._settle()
             return
+        let_go(2)  # more than one comes: so each has its turn
         _under_way[id(self)] = self
         if len(_under_way) > _MOST:
-            _under_way.pop(next(iter(_under_way)), None)
+            _under_way.popitem(last=False)
 
     def _settle(self, timeout: float | None = None) -> None:
         """Waits, finishes and sets the future, once. TimeoutError: it goes on."""
@@ -130,6 +152,10 @@ class HvdWork(dist._Work):
                 self._tell(self._future)
             except RuntimeError:  # it has been set
                 pass
+
+    def _drop_tensors(self) -> None:
+        self._settle()
+        self._handle = self._value = None
 
     def _tell(self, future: torch.futures.Future) -> None:
         if self._problem is not None:
