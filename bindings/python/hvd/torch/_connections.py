@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from typing import Iterator
 
 
@@ -40,14 +41,19 @@ def listeners() -> set[int]:
     return ports
 
 
-def cut(but: set[int]) -> int:
-    """Shuts down what came in at the ports that this process listens on, but for these ones; how many that
-    were.
+def published(value: bytes, ports: set[int]) -> set[int]:
+    """Which of these ports are in what a group tells the others: Gloo's addresses are the kernel's."""
+    families = [family.to_bytes(2, sys.byteorder) for family in (socket.AF_INET, socket.AF_INET6)]
+    return {port for port in ports if any(family + port.to_bytes(2, "big") in value for family in families)}
+
+
+def cut(ports: set[int]) -> int:
+    """Shuts down what came in at these ports, if this process listens on them; how many that were.
 
     Every connection among Gloo's ranks has come in at one of its ends, so if each rank does this all waits
     end.
     """
-    ports = listeners() - but
+    ports = listeners() & ports
     count = 0
     for found in _sockets() if ports else ():
         try:

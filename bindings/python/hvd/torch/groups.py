@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from .. import _default as plain
 from ..errors import HorovodInternalError, HvdError, InvalidError
 from ..facts import Event, EventKind
-from ._connections import cut, listeners
+from ._connections import cut, listeners, published
 
 
 def can_reconfigure() -> bool:
@@ -27,6 +27,15 @@ def can_reconfigure() -> bool:
         hasattr(c10d, name) for name in ("_reconfigure", "_get_reconfigure_handle", "_supports_reconfigure"))
 
 
+def _takes_others() -> bool:
+    """Whether the default group does. One of several backends (cpu:gloo,cuda:nccl) does not say so, but
+    raises."""
+    try:
+        return bool(c10d._supports_reconfigure())
+    except RuntimeError:
+        return False
+
+
 class _Store(dist.Store):
     """A TCPStore of the present generation's rank 0: where a group made once looks for each generation's
     addresses."""
@@ -34,9 +43,28 @@ class _Store(dist.Store):
     def __init__(self) -> None:
         super().__init__()
         self._inner: Any = None
+        self.ports: set[int] = set()  # of this process, where its groups listen
+
+    def _note(self, value: Any) -> None:
+        """Groups of new_group and DeviceMesh come by as well, and the program's own servers do not."""
+        self.ports |= published(value.encode() if isinstance(value, str) else bytes(value), listeners())
+
+    def set(self, key: str, value: Any) -> None:
+        self._note(value)
+        self._inner.set(key, value)
+
+    def append(self, key: str, value: Any) -> None:
+        self._note(value)
+        self._inner.append(key, value)
+
+    def multi_set(self, keys: list[str], values: list[Any]) -> None:
+        for value in values:
+            self._note(value)
+        self._inner.multi_set(keys, values)
 
     def renew(self, timeout: timedelta) -> None:
         """Everybody calls it in each generation. The old one may have died with its rank 0."""
+        self.ports &= listeners()
         rank, here = plain.rank(), plain.local_size() == plain.size()
         address = None
         if rank == 0:
@@ -63,8 +91,8 @@ def _forward(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in ("set", "get", "add", "check", "wait", "compare_set", "delete_key", "num_keys", "append",
-              "multi_get", "multi_set", "has_extended_api", "set_timeout"):
+for _name in ("get", "add", "check", "wait", "compare_set", "delete_key", "num_keys", "multi_get",
+              "has_extended_api", "set_timeout"):
     if hasattr(dist.Store, _name):
         setattr(_Store, _name, _forward(_name))
 
@@ -97,11 +125,9 @@ class Group:
         self.reconfigures = False
         self._store: _Store | None = None
         self._news = threading.Condition()
-        self._lost = 0  # the newest generation that is known to be lost
+        self._lost = -1  # the newest generation that is known to be lost
         self._generation = 0
         self._listener: tuple[Any, int] | None = None
-        self._ours: set[int] = set()     # ports of the group that is kept
-        self._others: set[int] = set()   # ports that were there before a generation's groups
 
     # ---- a generation begins ----
 
@@ -124,13 +150,10 @@ class Group:
         if self._store is None:
             self._store = _Store()
         self._store.renew(self._timeout)
-        before = listeners() - self._ours
         try:
             self._make_or_change(self._store)
-            self._ours = listeners() - before
-            self._others = before
             if self._lost >= self._generation:  # nobody was there to cut
-                cut(self._others)
+                cut(self._store.ports)
         except HvdError:
             raise
         except (RuntimeError, ValueError) as problem:  # a member was lost meanwhile, or the backend can't
@@ -147,12 +170,16 @@ class Group:
             if wanted:
                 place["enable_reconfigure"] = True
             dist.init_process_group(self._backend, **place)
-            self.reconfigures = wanted and c10d._supports_reconfigure()
-            if self._reconfigure and not self.reconfigures:
+            self.reconfigures = wanted and _takes_others()
+            if wanted and not self.reconfigures:
                 dist.destroy_process_group()
-                raise InvalidError(
-                    f"backend {self._backend} has no groups that take other members: expected reconfigure=False"
-                )
+                if self._reconfigure:
+                    raise InvalidError(
+                        f"backend {self._backend} has no groups that take other members: expected "
+                        "reconfigure=False")
+                del place["enable_reconfigure"]
+                place["store"] = dist.PrefixStore("again", store)  # the addresses are others
+                dist.init_process_group(self._backend, **place)
         # Whoever keeps a group and whoever makes one (it has just joined) do this together.
         handles = plain.allgather_object(c10d._get_reconfigure_handle() if self.reconfigures else None,
                                          name="torch group handles")
@@ -177,7 +204,8 @@ class Group:
         if self._backend == "hvd" or event.generation != self._generation or not dist.is_initialized():
             return
         try:
-            cut(self._others)
+            if self._store is not None:
+                cut(self._store.ports)
             if "nccl" in self._backend:
                 dist.group.WORLD.abort()
         except Exception as problem:
@@ -197,7 +225,7 @@ class Group:
             f"torch's group of generation {self._generation} has lost a member: {problem}")
 
     def _drop(self) -> None:
-        self.reconfigures, self._ours = False, set()
+        self.reconfigures = False
         if dist.is_initialized():
             try:
                 dist.destroy_process_group()
