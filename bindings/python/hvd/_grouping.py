@@ -1,9 +1,10 @@
-"""num_groups and groups, as Horovod's optimizers and tapes take them: the gradients that go together."""
+"""What Horovod's optimizers and tapes take: num_groups and groups, the gradients that go together; op."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Hashable, Sequence
 
+from .collectives import Adasum
 from .errors import InvalidError
 
 
@@ -32,3 +33,11 @@ class Grouping:
         share, more = divmod(len(indices), self.number or 1)
         ends = [i * share + min(i, more) for i in range((self.number or 1) + 1)]
         return [list(indices[begin:end]) for begin, end in zip(ends, ends[1:]) if begin < end]
+
+
+def refuse_adasum(op: Any) -> None:
+    """For optimizers of Keras and TensorFlow, as Horovod does for Keras'."""
+    if op == Adasum:
+        raise InvalidError(
+            "op is Adasum: expected Average or Sum. Adasum combines what a step has changed, and not gradients; "
+            "hvd.torch.DistributedOptimizer does, and hvd.tensorflow.allreduce takes what is to be combined")

@@ -49,6 +49,11 @@ for make in (lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.opti
     for a, b in zip(model.get_weights(), whole.get_weights()):
         assert np.allclose(a, b, atol=1e-5), (a, b)
 
+try:
+    hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)
+    raise SystemExit("Adasum was taken")
+except ValueError as error:
+    assert "op is Adasum: expected Average or Sum" in str(error), error
 if keras.backend.backend() != "jax":  # there the optimizer's own gradient_accumulation_steps does it
     model = network(1)
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from .. import _default as plain
-from .._grouping import Grouping
+from .._grouping import Grouping, refuse_adasum
 from ..collectives import Average, Reduction
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
@@ -97,6 +97,7 @@ def reduction_and_aggregation(prefix: str, passes: int, average: bool, device_de
                               **options: Any) -> tuple[Any, Any]:
     if passes < 1:
         raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
+    refuse_adasum(options.get("op"))
     kind = _keras.backend()
     if kind == "tensorflow":
         from ..tensorflow import _placement

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from .._grouping import refuse_adasum
 from ..collectives import Average, Reduction
 from ..errors import InvalidError
 from ..process_set import global_process_set
@@ -68,6 +69,7 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, use_locking: b
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if isinstance(optimizer, _DistributedV1Optimizer):
             raise InvalidError("the optimizer is a DistributedOptimizer already")
+        refuse_adasum(op)
         _placement.check(device_dense, device_sparse)
         reduction = GradientReduction(name or f"Distributed{type(optimizer).__name__}", compression,
                                       sparse_as_dense, op, gradient_predivide_factor, num_groups, groups,
