@@ -13,6 +13,13 @@ hvd.init()
 r, n = hvd.rank(), hvd.size()
 assert hvd.allreduce(float(r)) == (n - 1) / 2 and hvd.broadcast(np.ones(2) * r, n - 1).tolist() == [n - 1] * 2
 assert hvd.allgather(np.full((1, 2), r)).shape == (n, 2)
+fine = 1 + 2.0**-20  # which half precision does not tell from 1
+for value, half in ((fine, False), (fine, True), (np.full((2, 1), fine, "f"), True)):
+    found = hvd.allreduce(value, op=hvd.Sum, compression=hvd.Compression.fp16 if half else None)
+    assert np.shape(found) == np.shape(value), found
+    assert np.allclose(found, n * (1 if half else fine), 0, 1e-9), found
+    assert not half or found.dtype == np.asarray(value).dtype or np.shape(value) == (), found
+assert hvd.allreduce(1 << 20, op=hvd.Sum, compression=hvd.Compression.fp16) == n << 20
 
 
 def network(seed):
@@ -54,6 +61,25 @@ try:
     raise SystemExit("Adasum was taken")
 except ValueError as error:
     assert "op is Adasum: expected Average or Sum" in str(error), error
+try:
+    hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), compression="fp16")
+    raise SystemExit("a text was taken")
+except ValueError as error:
+    assert "compression is 'fp16'" in str(error), error
+
+halves = network(1)
+half = hvd.Compression.fp16
+halves.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=half), loss="mse")
+full = network(1)
+full.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), loss="mse")
+for model in (halves, full):
+    model.train_on_batch(inputs[mine], targets[mine])
+for a, b in zip(halves.get_weights(), full.get_weights()):
+    assert np.allclose(a, b, atol=1e-2)
+pairs = zip(halves.get_weights(), full.get_weights())
+assert not all(np.array_equal(a, b) for a, b in pairs), "not compressed"
+assert equal_everywhere(halves)
+
 if keras.backend.backend() != "jax":  # there the optimizer's own gradient_accumulation_steps does it
     model = network(1)
     model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2),

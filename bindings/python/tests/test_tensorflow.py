@@ -214,6 +214,17 @@ def test_tensors_and_arrays_share_memory(python):
         """, environment=QUIET, timeout=200)
 
 
+@needs_tensorflow
+def test_keras_needs_no_tensorflow_for_its_compression(python):
+    python("""
+        import sys
+        sys.modules["tensorflow"] = None
+        import hvd.keras as hvd
+        packed, context = hvd.Compression.fp16.compress(hvd._keras.keras.ops.ones(3))
+        assert hvd._keras.dtype_of(packed) == "float16" and context == "float32"
+        """, environment={**QUIET, "KERAS_BACKEND": "torch" if has("torch") else "jax"}, timeout=200)
+
+
 @pytest.fixture
 def start(tmp_path):
     jobs = []

@@ -15,6 +15,7 @@ from ..collectives import Adasum, Average, Max, Min, Product, Sum
 from ..errors import (HorovodInternalError, HostsUpdatedInterrupt, HvdError, InvalidError, MismatchError,
                       RemovedError, WaitTimeoutError)
 from ..process_set import ProcessSet, global_process_set
+from .compression import Compression
 from .functions import (allgather, allreduce, broadcast, broadcast_model, broadcast_variables, load_model,
                         reducescatter)
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
@@ -22,7 +23,7 @@ from . import callbacks, elastic
 
 
 def __getattr__(name):
-    if name in ("Compression", "SyncBatchNormalization",
+    if name in ("SyncBatchNormalization",
                 "broadcast_global_variables"):  # TensorFlow is loaded when it is asked for
         from .. import tensorflow
 

@@ -10,12 +10,13 @@ from ..collectives import Average, Reduction
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
 from . import _keras
+from .compression import NoneCompressor, compression_of
 
 
 class _Plain:
     """What PyTorch and JAX have in common: the gradients of a group as one operation."""
 
-    def __init__(self, prefix: str, *, compression: Any = None, sparse_as_dense: bool = False,
+    def __init__(self, prefix: str, *, compression: Any = NoneCompressor, sparse_as_dense: bool = False,
                  op: Reduction = Average, gradient_predivide_factor: float = 1.0, num_groups: int = 0,
                  groups: Any = None, process_set: Any = global_process_set,
                  scale_local_gradients: bool = True):
@@ -24,18 +25,23 @@ class _Plain:
             raise InvalidError(
                 f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
         self.prefix, self.process_set, self.predivide = prefix, process_set, gradient_predivide_factor
+        self.compression = compression
         self.scale_local_gradients, self.local = scale_local_gradients, set()
         self.grouping = Grouping(num_groups, groups, id)
 
     def register_local(self, variables: Sequence[Any]) -> None:
         self.local |= {id(variable) for variable in variables}
 
-    def _reduce(self, gradients: list[Any], name: str, **scale: float) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: float) -> list[Any]:
         raise NotImplementedError
+
+    def excluded(self) -> bool:
+        """Whether this worker is outside the process set, and so trains by itself."""
+        return isinstance(self.process_set, ProcessSet) and not self.process_set.included()
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         results = list(gradients)
-        if isinstance(self.process_set, ProcessSet) and not self.process_set.included():
+        if self.excluded():
             return results
         shared = [i for i, g in enumerate(gradients) if g is not None and id(variables[i]) not in self.local]
         if self.scale_local_gradients and self.op == Average:
@@ -48,26 +54,28 @@ class _Plain:
             scale = {"prescale_factor": 1.0 / self.predivide, "postscale_factor": self.predivide}
         for part in self.grouping.parts(shared, [id(variable) for variable in variables]):
             name = f"{self.prefix}.{variables[part[0]].path}.{len(part)}"
-            for i, gradient in zip(part, self._reduce([gradients[i] for i in part], name, **scale)):
-                results[i] = gradient
+            packed = [self.compression.compress(gradients[i]) for i in part]
+            reduced = self._reduce([tensor for tensor, _ in packed], name, self.op, **scale)
+            for i, tensor, (_, context) in zip(part, reduced, packed):
+                results[i] = self.compression.decompress(tensor, context)
         return results
 
 
 class _OnTorch(_Plain):
-    def _reduce(self, gradients: list[Any], name: str, **scale: float) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: float) -> list[Any]:
         from .. import torch as of_torch
 
-        return of_torch.grouped_allreduce([g.detach().contiguous() for g in gradients], name=name, op=self.op,
+        return of_torch.grouped_allreduce([g.detach().contiguous() for g in gradients], name=name, op=op,
                                           process_set=self.process_set, **scale)
 
 
 class _OnJax(_Plain):
-    def _reduce(self, gradients: list[Any], name: str, **scale: float) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: float) -> list[Any]:
         from .. import jax as of_jax
 
         if self.process_set is not global_process_set:
             raise InvalidError("process_set: where Keras runs on JAX, expected all ranks")
-        return list(of_jax.allreduce(gradients, name=name, op=self.op, **scale))
+        return list(of_jax.allreduce(gradients, name=name, op=op, **scale))
 
 
 class _PythonAggregation:
@@ -98,24 +106,18 @@ def reduction_and_aggregation(prefix: str, passes: int, average: bool, device_de
     if passes < 1:
         raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
     refuse_adasum(options.get("op"))
+    options["compression"] = compression_of(options.get("compression"))
     kind = _keras.backend()
     if kind == "tensorflow":
         from ..tensorflow import _placement
-        from ..tensorflow.compression import Compression
         from ..tensorflow.gradients import GradientReduction, LocalAggregation
 
         _placement.check(device_dense, device_sparse)
-        options["compression"] = options.get("compression") or Compression.none
         return GradientReduction(prefix, **options), LocalAggregation(passes, average)
     for what, device in (("device_dense", device_dense), ("device_sparse", device_sparse)):
         if device:
             raise InvalidError(
                 f"{what} {device}: served where Keras runs on TensorFlow, and it runs on {kind}")
-    compression = options.pop("compression", None)
-    if compression is not None and compression.__name__ != "NoneCompressor":
-        raise InvalidError(
-            f"compression {compression.__name__}: served where Keras runs on TensorFlow, and it runs on "
-            f"{kind}")
     if kind == "torch":
         return _OnTorch(prefix, **options), _PythonAggregation(passes, average)
     if kind == "jax":

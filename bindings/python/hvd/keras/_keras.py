@@ -34,3 +34,16 @@ def build(optimizer: Any, model: Any) -> None:
     """Makes the slots that an optimizer would make in its first step."""
     if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
         optimizer.build(model.trainable_variables)
+
+
+def dtype_of(tensor: Any) -> str:
+    return keras.backend.standardize_dtype(tensor.dtype) if IS_KERAS_3 else tensor.dtype.name
+
+
+def cast(tensor: Any, dtype: str) -> Any:
+    """A tensor of the backend's, or a NumPy array."""
+    if IS_KERAS_3:
+        return keras.ops.cast(tensor, dtype)
+    import tensorflow
+
+    return tensorflow.cast(tensor, dtype)

@@ -10,6 +10,7 @@ from .. import _default as plain
 from ..collectives import Average, Reduction, Sum
 from ..errors import InvalidError
 from . import _keras
+from .compression import compression_of
 from .optimizer import DistributedOptimizer
 
 
@@ -22,11 +23,12 @@ def allreduce(value: Any, name: str | None = None, average: bool | None = None, 
     """A number, an array or a tensor: its reduction over the ranks, as a NumPy array or number."""
     if average is not None and op is not None:
         raise InvalidError("give op or average, and not both")
-    operation = op or (Average if average is None or average else Sum)
-    array = _array(value)
+    operation, how = op or (Average if average is None or average else Sum), compression_of(compression)
+    packed, context = how.compress(_array(value))
+    array = _array(packed)
     result = plain.allreduce(array.reshape(-1), name, operation, prescale_factor=prescale_factor,
                              postscale_factor=postscale_factor)
-    return result.reshape(np.shape(value))[()]
+    return _array(how.decompress(result, context)).reshape(np.shape(value))[()]
 
 
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
