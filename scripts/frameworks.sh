@@ -29,6 +29,7 @@ done
 python=${HVD_PYTHON:-python3}
 [ -x "$environment/bin/python" ] || "$python" -m venv "$environment"
 packages=("${frameworks[@]/#tensorflow/tensorflow-cpu}")
+[[ " ${frameworks[*]} " != *' tensorflow '* ]] || packages+=(tf_keras) # for TF_USE_LEGACY_KERAS
 packages=("${packages[@]/#spark/pyspark}") # which needs Java besides
 [ ${#pinned[@]} -eq 0 ] || packages=("${pinned[@]}")
 "$environment/bin/pip" install --quiet --disable-pip-version-check numpy pytest "${packages[@]}" ||

@@ -1,7 +1,8 @@
 """A worker of test_tensorflow.py: model.fit() in an elastic run, of which one rank is killed, and a host
 added.
 
-    keras_elastic_worker.py EPOCHS STEPS TEST [WORKERS]: TEST kill or grow; WORKERS: how many the job grows to.
+    keras_elastic_worker.py EPOCHS STEPS TEST [WORKERS]: TEST kill, raise or grow; WORKERS: how many the job
+    grows to.
 """
 
 import json
@@ -9,10 +10,10 @@ import os
 import signal
 import sys
 
-import keras
 import numpy as np
 
 import hvd.keras as hvd
+from hvd.keras._keras import IS_KERAS_3, keras  # tf_keras, with TF_USE_LEGACY_KERAS
 
 epochs, steps, test = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 wanted = int(sys.argv[4]) if len(sys.argv) > 4 else 0
@@ -20,6 +21,9 @@ wanted = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 
 def say(event, **fields):
     print(json.dumps({"event": event, "pid": os.getpid(), **fields}), flush=True)
+
+
+MINE = KeyError("of a callback")
 
 
 class Faults(keras.callbacks.Callback):
@@ -31,6 +35,8 @@ class Faults(keras.callbacks.Callback):
             if test == "kill" and hvd.generation() == 1 and hvd.rank() == 1:
                 say("ready")
                 signal.pause()  # until it is killed; the others wait for it in their next step
+            if test == "raise" and hvd.generation() == 1 and hvd.rank() == 1:
+                raise MINE
             while test == "grow" and hvd.size() < wanted:
                 state.commit()  # until the new host is agreed on
 
@@ -59,9 +65,14 @@ model = keras.Sequential(
     [keras.layers.Input((4, )),
      keras.layers.Dense(3, activation="tanh"),
      keras.layers.Dense(1)])
-model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss="mse")
+kind = keras.optimizers.Adam if IS_KERAS_3 else keras.optimizers.legacy.Adam
+model.compile(optimizer=hvd.DistributedOptimizer(kind(0.01)), loss="mse")
 state = hvd.elastic.KerasState(model, epoch=0, batch=0, steps=0)
-done = train(state)
+try:
+    done = train(state)
+except KeyError as error:
+    say("raised", same=error is MINE)
+    sys.exit(7)
 weights = [w.tolist() for w in model.get_weights()]
 everybody = hvd.allgather_object(weights)
 say("end", steps=done, iterations=int(model.optimizer.iterations), epoch=state.epoch,

@@ -4,10 +4,10 @@
 import os
 import sys
 
-import keras
 import numpy as np
 
 import hvd.keras as hvd
+from hvd.keras._keras import IS_KERAS_3, keras  # tf_keras, with TF_USE_LEGACY_KERAS
 
 hvd.init()
 r, n = hvd.rank(), hvd.size()
@@ -39,7 +39,10 @@ def equal_everywhere(model):
 random = np.random.default_rng(5)
 inputs, targets = random.normal(size=(64 * n, 4)).astype("f"), random.normal(size=(64 * n, 1)).astype("f")
 mine = slice(64 * r, 64 * r + 64)
-for make in (lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.optimizers.Adam(0.01)):
+makes = [lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.optimizers.Adam(0.01)]
+if not IS_KERAS_3:
+    makes.append(lambda: keras.optimizers.legacy.Adam(0.01))
+for make in makes:
     # Half of each batch on each of two ranks is the same as the whole on one.
     model, whole = network(1), network(1)
     # The same groups, which each rank names in its way.
@@ -55,6 +58,37 @@ for make in (lambda: keras.optimizers.SGD(0.1, momentum=0.9), lambda: keras.opti
         whole.train_on_batch(inputs[rows], targets[rows])
     for a, b in zip(model.get_weights(), whole.get_weights()):
         assert np.allclose(a, b, atol=1e-5), (a, b)
+
+def variables_of(model):
+    found = model.optimizer.variables
+    number = keras.ops.convert_to_numpy if IS_KERAS_3 else keras.backend.get_value
+    return [np.array(number(v)) for v in (found() if callable(found) else found)]
+
+
+def all_of(model):
+    return [np.array(w) for w in model.get_weights()] + variables_of(model)
+
+
+# A state gives back what it was made with, and what was committed: weights, slots, the number of iterations.
+for make in makes:
+    model = network(3)
+    model.compile(optimizer=make(), loss="mse")
+    state = hvd.elastic.KerasState(model, epoch=0)
+    slots = len(variables_of(model))
+    assert slots > len(model.trainable_variables), "the optimizer's variables were not made"
+    for commits in (False, True):
+        if commits:
+            model.train_on_batch(inputs[:8], targets[:8])
+            state.commit()
+        before = all_of(model)
+        model.train_on_batch(inputs[8:16], targets[8:16])
+        state.epoch = 7
+        assert not any(np.array_equal(a, b) for a, b in zip(before[:2:2], all_of(model)[:2:2]))
+        state.restore()
+        after = all_of(model)
+        assert state.epoch == 0 and len(before) == len(after)
+        assert all(np.array_equal(a, b) for a, b in zip(before, after)), (commits, before, after)
+    assert len(variables_of(model)) == slots
 
 try:
     hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Adasum)

@@ -33,6 +33,15 @@ BACKENDS = [pytest.param(name, marks=pytest.mark.skipif(not has(module), reason=
             for name, module in (("tensorflow", "tensorflow"), ("torch", "torch"), ("jax", "jax"))]
 
 
+BACKENDS.append(pytest.param("tf_keras", marks=pytest.mark.skipif(
+    not has("tf_keras"), reason="tf_keras is not installed")))
+
+
+def chosen(backend):
+    """The variables that choose it."""
+    return {"TF_USE_LEGACY_KERAS": "1"} if backend == "tf_keras" else {"KERAS_BACKEND": backend}
+
+
 def run(ranks, worker, *arguments, **environment):
     command = [hvd.hvdrun(), "-np", str(ranks), "--set", "restart=false", "--set", "start_timeout=200", "--",
                sys.executable, str(HERE / worker), *map(str, arguments)]
@@ -82,7 +91,7 @@ def test_a_graph_with_more_operations_than_threads(tmp_path):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_keras(backend, tmp_path):
-    assert run(2, "keras_ops.py", tmp_path, KERAS_BACKEND=backend).count("all as expected") == 2
+    assert run(2, "keras_ops.py", tmp_path, **chosen(backend)).count("all as expected") == 2
 
 
 @needs_tensorflow
@@ -230,7 +239,7 @@ def start(tmp_path):
     jobs = []
 
     def begin(backend, slots, arguments, **limits):
-        os.environ.update(QUIET, KERAS_BACKEND=backend)
+        os.environ.update(QUIET, **chosen(backend))
         jobs.append(Job(tmp_path, slots, arguments, worker=HERE / "keras_elastic_worker.py", **limits))
         return jobs[-1]
 
@@ -252,6 +261,16 @@ def check(ends, epochs, steps):
 def test_a_killed_worker_costs_the_others_one_commit(start, backend):
     job = start(backend, 2, [3, 6, "kill"], min_np=1, max_np=2)
     os.kill(job.wait("ready")["pid"], signal.SIGKILL)
+    ends = job.end()
+    check(ends, 3, 6)
+    assert any(end["recoveries"] for end in ends)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:1])
+def test_an_exception_of_a_callback_comes_out_of_the_run(start, backend):
+    """As it was raised; its worker is lost to the others, who go on."""
+    job = start(backend, 2, [3, 6, "raise"], min_np=1, max_np=2)
+    assert job.wait("raised")["same"]
     ends = job.end()
     check(ends, 3, 6)
     assert any(end["recoveries"] for end in ends)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..errors import InvalidError
+
 if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
     import tf_keras as keras
 else:
@@ -32,8 +34,14 @@ def variables_of(optimizer: Any) -> list[Any]:
 
 def build(optimizer: Any, model: Any) -> None:
     """Makes the slots that an optimizer would make in its first step."""
-    if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-        optimizer.build(model.trainable_variables)
+    if hasattr(optimizer, "build"):
+        if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+            optimizer.build(model.trainable_variables)
+    elif hasattr(optimizer, "_create_all_weights"):  # one of keras.optimizers.legacy
+        optimizer._create_all_weights(list(model.trainable_variables))
+    else:
+        raise InvalidError(f"{type(optimizer).__name__}: expected an optimizer of {keras.__name__}, whose "
+                           "variables can be made before its first step")
 
 
 def dtype_of(tensor: Any) -> str:
