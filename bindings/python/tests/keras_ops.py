@@ -154,5 +154,37 @@ kernels = hvd.allgather_object([w.tolist() for w in partial.get_weights()])
 assert n == 1 or not np.allclose(kernels[0][0], kernels[-1][0]), "the first layer is each rank's own"
 assert np.allclose(kernels[0][2], kernels[-1][2], atol=1e-6), "the second is everybody's"
 
+# Half precision with a loss that is scaled: a gradient of one rank is not finite in the second step, and no
+# rank takes it.
+keras.mixed_precision.set_global_policy("mixed_float16")
+scaler = keras.mixed_precision.LossScaleOptimizer
+kinds = {
+    "by compile()": lambda first: hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+    "around": lambda first: scaler(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Sum)),
+    "inside": lambda first: hvd.DistributedOptimizer(scaler(keras.optimizers.SGD(0.1))),
+    "inside, a local layer": lambda first: hvd.PartialDistributedOptimizer(
+        scaler(keras.optimizers.SGD(0.1)), first),
+}
+if not IS_KERAS_3:
+    kinds["around a legacy one"] = lambda first: scaler(
+        hvd.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1)))
+for kind, make in kinds.items():
+    model = network(1)
+    model.compile(optimizer=make(model.layers[0]), loss="mse")
+    scales = []
+    for step in range(4):
+        rows = np.array(inputs[mine][:8])
+        if step == 1 and r == n - 1:
+            rows[0, 0] = np.inf
+        before = model.get_weights()
+        model.train_on_batch(rows, targets[mine][:8])
+        taken = not all(np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
+        scale = model.optimizer.dynamic_scale if IS_KERAS_3 else model.optimizer.loss_scale
+        scales.append((taken, float(keras.ops.convert_to_numpy(scale) if IS_KERAS_3 else scale)))
+    everybody = hvd.allgather_object(scales)
+    assert all(other == everybody[0] for other in everybody), (kind, everybody)
+    assert not scales[1][0] and scales[3][0] and scales[1][1] < scales[0][1], (kind, scales)
+    assert all(np.isfinite(w).all() for w in model.get_weights()), kind
+
 print(f"rank {r} of {n}: all as expected", flush=True)
 hvd.shutdown()

@@ -6,7 +6,7 @@ from typing import Any, Callable, Sequence
 
 from .. import _default as plain
 from .._grouping import Grouping, refuse_adasum
-from ..collectives import Average, Reduction
+from ..collectives import Average, Min, Reduction
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
 from . import _keras
@@ -38,6 +38,13 @@ class _Plain:
     def excluded(self) -> bool:
         """Whether this worker is outside the process set, and so trains by itself."""
         return isinstance(self.process_set, ProcessSet) and not self.process_set.included()
+
+    def on_all(self, condition: Any) -> Any:
+        """Whether it holds on every rank, as a tensor of the backend's."""
+        if self.excluded():
+            return condition
+        (least, ) = self._reduce([_keras.cast(condition, "int32")], f"{self.prefix}.on_all", Min)
+        return _keras.cast(least, "bool")
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         results = list(gradients)

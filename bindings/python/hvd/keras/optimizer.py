@@ -9,6 +9,7 @@ from ..errors import InvalidError
 from ..process_set import global_process_set
 from . import _keras
 from ._gradients import reduction_and_aggregation
+from ._loss_scale import spread
 
 
 class _Distributed:
@@ -33,6 +34,12 @@ class _Distributed3(_Distributed):
         self._hvd_aggregation(list(grads),
                               lambda sums: step(self._hvd_reduction(sums, variables), trainable_variables))
 
+    def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+        """On JAX. It comes by apply(), but for a LossScaleOptimizer's, which applies its inner optimizer."""
+        if hasattr(self, "inner_optimizer"):
+            grads = self._hvd_reduction(list(grads), self._trainable_variables)  # type: ignore[attr-defined]
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
+
 
 class _Distributed2(_Distributed):
     def apply_gradients(self, grads_and_vars: Any, *arguments: Any, **options: Any) -> Any:
@@ -41,8 +48,31 @@ class _Distributed2(_Distributed):
         step = super().apply_gradients  # type: ignore[misc]
         if hasattr(self, "build") and not getattr(self, "_built", True):
             self.build(variables)
-        return self._hvd_aggregation(gradients, lambda sums: step(
-            zip(self._hvd_reduction(sums, variables), variables), *arguments, **options))
+
+        def apply(sums: Any) -> None:
+            pairs = list(zip(self._hvd_reduction(sums, variables), variables))
+            if self._hvd_reduction.local and hasattr(self, "inner_optimizer"):  # it scales the loss by itself
+                pairs = spread(self._hvd_reduction, pairs)
+            self.__dict__["_hvd_applying"] = True
+            try:
+                step(pairs, *arguments, **options)
+            finally:
+                self.__dict__["_hvd_applying"] = False
+
+        return self._hvd_aggregation(gradients, apply)
+
+    # A LossScaleOptimizer around this one calls these before it looks for what is not finite.
+
+    def aggregate_gradients(self, grads_and_vars: Any) -> Any:
+        return super().aggregate_gradients(self._alike(grads_and_vars))  # type: ignore[misc]
+
+    def _aggregate_gradients(self, grads_and_vars: Any) -> Any:  # of keras.optimizers.legacy
+        return super()._aggregate_gradients(self._alike(grads_and_vars))  # type: ignore[misc]
+
+    def _alike(self, grads_and_vars: Any) -> Any:
+        if self.__dict__.get("_hvd_applying"):  # our own step does, too
+            return grads_and_vars
+        return spread(self._hvd_reduction, grads_and_vars)
 
 
 def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: str = "",

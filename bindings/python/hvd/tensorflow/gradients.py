@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Sequence
 import tensorflow as tf
 
 from .._grouping import Grouping
-from ..collectives import Average, Reduction
+from ..collectives import Average, Min, Reduction
 from ..errors import InvalidError
 from ..process_set import ProcessSet, global_process_set
 from . import _placement, ops
@@ -52,6 +52,14 @@ class GradientReduction:
     def excluded(self) -> bool:
         """Whether this worker is outside the process set, and so trains by itself."""
         return isinstance(self.process_set, ProcessSet) and not self.process_set.included()
+
+    def on_all(self, condition: Any) -> tf.Tensor:
+        """Whether it holds on every rank."""
+        if self.excluded():
+            return condition
+        return tf.cast(
+            ops.allreduce(tf.cast(condition, tf.int32), op=Min, name=f"{self.prefix}.on_all",
+                          process_set=self.process_set), tf.bool)
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         if len(gradients) != len(variables):
