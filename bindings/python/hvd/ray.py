@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
+from types import SimpleNamespace
 from typing import Any, Callable, Mapping, Sequence
 
 import ray
@@ -39,8 +41,12 @@ class _Actor:
             for name in environment:
                 os.environ.pop(name, None)
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
+    def make(self, kind: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """The executable, which stays in this process."""
+        self.executable = kind(*arguments, **options)
+
+    def call(self, function: Callable[[Any], Any]) -> Any:
+        return function(getattr(self, "executable", None))
 
 
 class _Launcher(_driver.Launcher):
@@ -91,6 +97,22 @@ class _Launcher(_driver.Launcher):
             watcher.join(10)
 
 
+# Of Horovod's settings those that mean something here.
+_MEANT = ("min_num_proc", "max_num_proc", "reset_limit", "elastic_timeout", "placement_group_timeout_s")
+_HOROVODS = {"timeout_s": 30, "nics": None, "ssh_identity_file": None, "ssh_str": None}  # and their defaults
+
+
+def _settings(given: Any) -> dict[str, Any]:
+    """Those that mean something; one warning names the others that are set."""
+    fields = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
+    idle = sorted(name for name, value in fields.items() if name not in _MEANT and not name.startswith("_") and
+                  value is not None and value != _HOROVODS.get(name))
+    if idle:
+        warnings.warn(f"settings: {', '.join(idle)} of Horovod's have no effect here; docs/options.md has the "
+                      "driver's options, which the executor takes as keywords", stacklevel=3)
+    return {name: fields[name] for name in _MEANT if fields.get(name) is not None}
+
+
 class RayExecutor:
     """RayExecutor(num_workers=4), or RayExecutor(min_workers=2, max_workers=8), which is elastic.
 
@@ -98,8 +120,17 @@ class RayExecutor:
     job's actors are made and replaced while it runs. run(function, args, kwargs) is one job: function calls
     hvd.init(), and its results come back in rank order. Other parameters are Horovod's: cpus_per_worker,
     use_gpu, gpus_per_worker, env_vars; num_workers_per_host together with num_hosts in place of num_workers.
-    `options` are the driver's.
+    `settings` are create_settings()'s: of an elastic job they may give the numbers of workers, reset_limit
+    and elastic_timeout, of a fixed one how long start() waits. `options` are the driver's.
     """
+
+    @classmethod
+    def create_settings(cls, timeout_s: int = 30, ssh_identity_file: str | None = None,
+                        ssh_str: str | None = None, placement_group_timeout_s: int = 100,
+                        nics: Any = None, **other: Any) -> SimpleNamespace:
+        """What Horovod's programs hand to the constructor."""
+        return SimpleNamespace(timeout_s=timeout_s, ssh_identity_file=ssh_identity_file, ssh_str=ssh_str,
+                               placement_group_timeout_s=placement_group_timeout_s, nics=nics, **other)
 
     def __init__(self, settings: Any = None, num_workers: int | None = None, num_hosts: int | None = None,
                  num_workers_per_host: int | None = None, cpus_per_worker: float = 1, use_gpu: bool = False,
@@ -107,6 +138,13 @@ class RayExecutor:
                  max_workers: int | None = None, reset_limit: int | None = None,
                  elastic_timeout: float | None = None, env_vars: Mapping[str, str] | None = None,
                  **options: Any):
+        meant = _settings(settings)
+        if num_workers is None and num_hosts is None:
+            min_workers = min_workers or meant.get("min_num_proc")
+            max_workers = max_workers or meant.get("max_num_proc")
+            reset_limit = reset_limit or meant.get("reset_limit")
+            elastic_timeout = elastic_timeout or meant.get("elastic_timeout")
+        self._start_timeout = float(meant.get("placement_group_timeout_s", 100))
         if num_workers is None and num_hosts is not None:
             num_workers = num_hosts * (num_workers_per_host or 1)
         if (num_workers is None) == (min_workers is None):
@@ -143,8 +181,17 @@ class RayExecutor:
             options["resources"] = {f"node:{node}": 0.001}
         return _Actor.options(**options).remote()
 
-    def start(self, extra_env_vars: Mapping[str, str] | None = None, timeout: float = 100) -> None:
-        """Makes the actors of a fixed job. TimeoutError: the cluster has had no room for them."""
+    def start(self, executable_cls: Callable[..., Any] | None = None, executable_args: Sequence[Any] = (),
+              executable_kwargs: Mapping[str, Any] | None = None,
+              extra_env_vars: Mapping[str, str] | None = None, timeout: float | None = None) -> None:
+        """Makes the actors of a fixed job. TimeoutError: the cluster has had no room for them.
+
+        Each makes an executable_cls(*executable_args, **executable_kwargs) for execute().
+        """
+        if executable_cls is not None and self.elastic:
+            raise InvalidError("executable_cls: an elastic executor has no actors between jobs: expected "
+                               "num_workers, or that the function makes it")
+        timeout = self._start_timeout if timeout is None else timeout
         self._variables.update({str(name): str(value) for name, value in (extra_env_vars or {}).items()})
         if self.elastic or self._actors:
             return
@@ -157,6 +204,13 @@ class RayExecutor:
             raise TimeoutError(
                 f"{self.num_workers} workers with {self._resources} each: the cluster had no room within "
                 f"{timeout} s; it has {ray.cluster_resources()}") from None
+        if executable_cls is not None:
+            made = (executable_cls, list(executable_args or ()), dict(executable_kwargs or {}))
+            try:
+                ray.get([actor.make.remote(*made) for actor in self._actors])
+            except BaseException:
+                self.shutdown()
+                raise
 
     def shutdown(self) -> None:
         """Ends the actors."""
@@ -165,14 +219,14 @@ class RayExecutor:
             ray.kill(actor)
 
     def execute(self, function: Callable[[Any], Any]) -> list[Any]:
-        """function(None) in each actor, outside any job; Horovod gives its executable object there."""
+        """function(executable) in each actor, outside any job; None where start() has made no executable."""
         self._need_actors("execute")
-        return ray.get([actor.call.remote(function, None) for actor in self._actors])
+        return ray.get([actor.call.remote(function) for actor in self._actors])
 
     def execute_single(self, function: Callable[[Any], Any]) -> Any:
-        """function(None) in the first actor."""
+        """function(executable) in the first actor."""
         self._need_actors("execute_single")
-        return ray.get(self._actors[0].call.remote(function, None))
+        return ray.get(self._actors[0].call.remote(function))
 
     def _need_actors(self, what: str) -> None:
         if not self._actors:
@@ -287,9 +341,8 @@ class ElasticRayExecutor:
     @staticmethod
     def create_settings(min_num_proc: int | None = None, max_num_proc: int | None = None,
                         reset_limit: int | None = None, elastic_timeout: float = 600, **other: Any) -> Any:
-        """What Horovod's programs hand to the constructor. Other settings of Horovod's have no effect."""
-        from types import SimpleNamespace
-
+        """What Horovod's programs hand to the constructor."""
+        _settings({name: value for name, value in other.items() if name not in ("min_np", "max_np")})
         return SimpleNamespace(min_num_proc=min_num_proc or other.get("min_np"), reset_limit=reset_limit,
                                max_num_proc=max_num_proc or other.get("max_np"),
                                elastic_timeout=elastic_timeout)

@@ -15,6 +15,16 @@ def kept(_):
     return os.getpid()
 
 
+class Kept:
+    def __init__(self, value, more=0, by=1):
+        self.value = (value + more) // by
+
+
+def add_one(kept):
+    kept.value += 1
+    return kept.value
+
+
 def fails():
     import hvd
 

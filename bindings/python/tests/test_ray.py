@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,37 @@ def test_actors_that_join_by_address():
                                                                          for rank in "012"], done.stdout
     assert [how for *_, how in ends].count("started anew") == 1, done.stdout
     assert min(int(generation) for *_, generation, _ in ends) > 1, done.stdout
+
+
+def test_settings_and_an_executable():
+    """As Horovod's programs begin: settings, and an object in each actor, which execute() gives on."""
+    settings = RayExecutor.create_settings(timeout_s=30, placement_group_timeout_s=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executor = RayExecutor(settings, num_workers=2)
+    executor.start(executable_cls=job_functions.Kept, executable_args=[3], executable_kwargs={"more": 4})
+    try:
+        assert executor.execute(job_functions.add_one) == [8, 8] == executor.execute(lambda kept: kept.value)
+        assert executor.execute_single(job_functions.add_one) == 9
+        assert len(executor.run(job_functions.total, (0,))) == 2
+    finally:
+        executor.shutdown()
+    with pytest.raises(ZeroDivisionError):
+        executor.start(executable_cls=job_functions.Kept, executable_args=[1], executable_kwargs={"by": 0})
+    with pytest.raises(hvd.InvalidError, match="start"):  # no actor is left
+        executor.execute(job_functions.add_one)
+
+
+def test_settings_that_mean_nothing_are_named_once():
+    settings = RayExecutor.create_settings(ssh_str="key", nics=["eth0"], min_num_proc=2, reset_limit=3)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        executor = RayExecutor(settings)
+    assert executor.elastic and executor.min_workers == 2 and executor._options["reset_limit"] == 3
+    (said, ) = [str(entry.message) for entry in found if "settings" in str(entry.message)]
+    assert "nics, ssh_str of Horovod's" in said and "timeout_s" not in said, said
+    with pytest.raises(hvd.InvalidError, match="executable_cls"):
+        executor.start(executable_cls=job_functions.Kept)
 
 
 @pytest.mark.parametrize("options, said", [({}, "num_workers"),
