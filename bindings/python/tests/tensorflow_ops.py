@@ -158,9 +158,31 @@ with tf.Graph().as_default():
         session.run(train)
         same(session.run(second), [2 * (n - 1) - total / n], "TensorFlow 1, optimizer")
 
-# Batches of 1, 2, 3 ... samples against one batch normalization over all of them.
 import keras
 
+# Of these layers the first is each rank's own.
+layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones") for _ in range(2)]
+for layer in layers:
+    layer.build((None, 1))
+for scaled in (True, False):
+    with hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=layers[0],
+                                            scale_local_gradients=scaled) as tape:
+        loss = tf.reduce_sum(layers[1](layers[0](tf.ones([1, 1])))) * (r + 1)
+    found = tape.gradient(loss, [layer.kernel.value for layer in layers])
+    same(found[0], [[(r + 1) / n if scaled else r + 1]], "the gradient of a local layer")
+    same(found[1], [[total / n]], "the gradient of the other one")
+
+with tf.Graph().as_default():
+    variable = tf.compat.v1.get_variable("hooked", initializer=float(r))
+    hook = hvd.BroadcastGlobalVariablesHook(n - 1)
+    with tf.compat.v1.train.SingularMonitoredSession(hooks=[hook]) as session:
+        same(session.run(variable), n - 1, "BroadcastGlobalVariablesHook")
+
+for i in range(r + 1):  # those who have joined count as zeros
+    same(hvd.allreduce(tf.ones(2), op=hvd.Sum, name=f"uneven {i}"), [n - i] * 2, "while ranks have joined")
+assert hvd.join() == n - 1
+
+# Batches of 1, 2, 3 ... samples against one batch normalization over all of them.
 whole = np.random.default_rng(3).normal(1, 3, (n * (n + 1) // 2, 4, 2)).astype(np.float32)
 rows = slice(r * (r + 1) // 2, (r + 1) * (r + 2) // 2)
 alone, sync = keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()
