@@ -30,7 +30,7 @@ EPOCHS, SAMPLES = 3, 200
 TOTAL = float(EPOCHS * sum(range(SAMPLES)))
 OPTIONS = {
     "heartbeat_interval": 0.5, "heartbeat_timeout": 10, "restart_delay_min": 0.05, "discovery_interval": 0.05,
-    "join_settle": 10, "elastic_timeout": 40, "start_timeout": 40, "stop_grace": 2
+    "join_settle": 10, "elastic_timeout": 40 * PATIENCE, "start_timeout": 40 * PATIENCE, "stop_grace": 2
 }
 
 
@@ -52,8 +52,8 @@ class Job:
         if shutil.which("setpriv"):  # hvdrun goes with us even if we are killed
             command = ["setpriv", "--pdeathsig", "TERM", *command]
         environment = {
-            **os.environ, "PYTHONPATH": str(PACKAGE), "HVD_INIT_TIMEOUT": "60", "OMP_NUM_THREADS": "1",
-            "HVD_OPERATION_TIMEOUT": "60"
+            **os.environ, "PYTHONPATH": str(PACKAGE), "HVD_INIT_TIMEOUT": str(60 * PATIENCE), "OMP_NUM_THREADS": "1",
+            "HVD_OPERATION_TIMEOUT": str(60 * PATIENCE)
         }
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
