@@ -4,7 +4,7 @@
 import os
 
 
-def total(plus):
+def total(plus=0):
     import hvd
 
     hvd.init()

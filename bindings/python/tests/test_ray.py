@@ -20,7 +20,7 @@ from hvd.ray import ElasticRayExecutor, RayExecutor  # noqa: E402
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False,
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False,
              object_store_memory=100 << 20)
     yield
     ray.shutdown()
@@ -69,6 +69,14 @@ def test_actors_that_join_by_address():
                                                                          for rank in "012"], done.stdout
     assert [how for *_, how in ends].count("started anew") == 1, done.stdout
     assert min(int(generation) for *_, generation, _ in ends) > 1, done.stdout
+
+
+def test_the_page_s_example():
+    page = (Path(__file__).parents[3] / "docs" / "horovod.md").read_text()
+    (block, ) = re.findall(r"```python\n(from hvd\.ray import.*?)```", page, re.S)
+    names = {"train": job_functions.total}
+    exec(block, names)
+    assert [(rank, found) for rank, found, _ in names["results"]] == [(rank, 10.1) for rank in range(4)]
 
 
 def test_settings_and_an_executable():

@@ -1,8 +1,10 @@
 """hvd.spark on Spark in local mode."""
 
 import os
+import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,7 @@ import job_functions as functions  # noqa: E402
 @pytest.fixture(scope="module")
 def spark():
     context = pyspark.SparkContext(
-        master="local[3,4]", conf=pyspark.SparkConf().set("spark.ui.enabled",
+        master="local[4,4]", conf=pyspark.SparkConf().set("spark.ui.enabled",
                                                           "false").set("spark.driver.memory", "512m"))
     context.setLogLevel("ERROR")
     yield context
@@ -32,6 +34,18 @@ def test_a_job(spark):
     results = hvd.spark.run(functions.total, (0.5,), num_proc=3, env={"MINE": "1"})
     assert [(rank, found) for rank, found, _ in results] == [(0, 6.5), (1, 6.5), (2, 6.5)]
     assert len(hvd.spark.run(functions.total, kwargs={"plus": 0}, num_proc=2, spark_context=spark)) == 2
+
+
+def test_the_page_s_example(spark):
+    page = (Path(__file__).parents[3] / "docs" / "horovod.md").read_text()
+    (block, ) = re.findall(r"```python\n(import hvd\.spark.*?)```", page, re.S)
+    lines = block.strip().splitlines()
+    names = {"train": functions.total}
+    exec("\n".join(lines[:2]), names)
+    assert [(rank, found) for rank, found, _ in names["results"]] == [(rank, 10.1) for rank in range(4)]
+    exec("\n".join(lines[2:]), names)  # of as many as come in time
+    found = [(rank, total) for rank, total, _ in names["results"]]
+    assert 2 <= len(found) <= 4 and found == [(rank, found[0][1]) for rank in range(len(found))], found
 
 
 def test_a_task_that_fails_is_tried_again_and_joins(spark, tmp_path):
