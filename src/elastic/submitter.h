@@ -28,8 +28,8 @@ class Submitter {
   /// (collective/meeting.cc) and it is complete, with *ret_met.
   std::shared_ptr<collective::Operation> meet_or_submit(collective::Submission submission, Status* ret_met,
                                                         Duration wait, ProcessSet* set, Duration timeout);
-  /// Waits until it is complete and gives its status. One that is not by `longest` loses the generation, which
-  /// ends it: what it borrows is its caller's when this returns (contract 12).
+  /// Waits until it is complete and gives its status. One that is not by `longest` loses the generation,
+  /// which ends it: what it borrows is its caller's when this returns (contract 12).
   Status finish(collective::Operation& operation, Duration longest);
   /// submit and finish.
   Status run(collective::Submission submission,

@@ -25,8 +25,8 @@ class StreamWriter {
  public:
   explicit StreamWriter(Ring& ring, size_t most_kept = kMostKept) : ring_(&ring), most_kept_(most_kept) {}
 
-  /// Takes the message: into the ring as far as there is room, the rest is kept. False: the ring is broken, or
-  /// too much is kept.
+  /// Takes the message: into the ring as far as there is room, the rest is kept. False: the ring is broken,
+  /// or too much is kept.
   bool write(std::span<const uint8_t> message);
   /// Writes what was kept, as far as there is room; asks for a ring of the bell when there is more.
   bool flush();

@@ -1,8 +1,9 @@
 // The elastic loop of a worker that is alone: what a context that ends in it gives, and what a sync saves.
+#include "elastic/run_loop.h"
+
 #include <gtest/gtest.h>
 
 #include "base/options.h"
-#include "elastic/run_loop.h"
 #include "support.h"
 
 namespace hvd::elastic {

@@ -138,8 +138,8 @@ class HvdWork(dist._Work):
                     self._tell(self._future)
 
     def _settle_future(self) -> None:
-        """For the thread that sets futures: whatever happens here is the future's, and that thread's next work
-        is another one's."""
+        """For the thread that sets futures: whatever happens here is the future's, and that thread's next
+        work is another one's."""
         try:
             self._settle()
         except BaseException as problem:

@@ -342,7 +342,9 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
  * all ranks have called it. A name (1 to 255 bytes of UTF-8, not beginning with "hvd.") may be used again
  * when its operation has completed on this rank; twice at once in one process set is HVD_INVALID. A name
  * of NULL is automatic: the library numbers the operations without one, for each process set, anew in each
- * generation. All ranks must submit these in the same order, so each of them from one thread.
+ * generation. All ranks must submit these in the same order, so each of them from one thread. A rank may
+ * have 65,536 operations under way, whose descriptions and small data come to 512 MiB: the next one is
+ * HVD_INVALID, and nothing of it was sent.
  *
  * Ranks must agree in collective, number of tensors, dtypes, shapes (but for the first dimension where it
  * may differ), reduction, factors, root and the set's members. If they don't, every rank gets HVD_MISMATCH
