@@ -36,12 +36,12 @@ Box* Boxes::open(int32_t index) {
   const auto at = static_cast<size_t>(index);
   {
     const std::lock_guard lock(mutex_);
-    if (lost_[at]) return nullptr;
+    if (lost_[at] != Lost::kNot) return nullptr;
     std::string reason;
     const Opening opening = map(at, &reason);
     if (opening == Opening::kDone) return boxes_[at].get();
     losses_.push_back({index, std::move(reason), opening == Opening::kGone});
-    lost_[at] = true;
+    lost_[at] = opening == Opening::kGone ? Lost::kGone : Lost::kRefused;
     has_losses_.store(true, std::memory_order_release);
   }
   ring(own().bells.message);

@@ -46,6 +46,11 @@ class Boxes {
   /// The same, before anybody else uses it: HVD_OK or why not, which is no loss.
   Opening try_reach(int32_t index, std::string* reason);
 
+  /// Of one that can't be had: it is its owner's loss. Else this process can't map it.
+  bool is_gone(int32_t index) const {
+    const std::lock_guard lock(mutex_);
+    return lost_[static_cast<size_t>(index)] == Lost::kGone;
+  }
   bool has_losses() const { return has_losses_.load(std::memory_order_acquire); }
   std::vector<Loss> take_losses();
 
@@ -57,9 +62,10 @@ class Boxes {
   const Open open_;
   std::vector<std::atomic<Box*>> known_;
   std::atomic<bool> has_losses_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Box>> boxes_;  // that of index_ is there from the start
-  std::vector<bool> lost_;
+  enum class Lost : uint8_t { kNot, kGone, kRefused };
+  std::vector<Lost> lost_;
   std::vector<Loss> losses_;
 };
 

@@ -61,8 +61,8 @@ Status Messages::send(int32_t index, std::span<const uint8_t> message) {
     }
     Box* const box = boxes_->reach(index);
     if (box == nullptr) {
-      // Whom that is to blame on is told with its reason.
-      return {HVD_PEER_LOST, fmt::format("rank {}: its shared memory can't be had", peer.rank)};
+      Status status(HVD_PEER_LOST, fmt::format("rank {}: its shared memory can't be had", peer.rank));
+      return boxes_->is_gone(index) ? status.at_rank(peer.rank) : status;
     }
     if (!peer.writer) peer.writer.emplace(box->rings[boxes_->index()], most_kept_);
     if (peer.writer->write(message)) {
