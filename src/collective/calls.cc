@@ -11,8 +11,20 @@ namespace {
 constexpr size_t kMaxSmallData = 64 << 10;  // see kMaxPayload
 }  // namespace
 
+/// What is half begun can't be taken back: another rank's outcome would find the caller's memory gone.
+void Engine::begin(const OperationPtr& op, bool question, Lock& lock) noexcept {
+  try {
+    enter(op, question);
+  } catch (const std::exception& error) {
+    lock.unlock();
+    stuck(error);
+    op->complete_without_memory();  // if it was not known yet
+    lock.lock();
+  }
+}
+
 /// Under the lock.
-void Engine::begin(const OperationPtr& op, bool question) {
+void Engine::enter(const OperationPtr& op, bool question) {
   const Time time = now();
   if (op->submission.members.empty()) leave_board(op->submission.name);
   if (held_) board_->close(*held_);  // or all have met, and what begins now comes after it

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
+#include "base/internal_status.h"
 #include "collective/validation.h"
 
 namespace hvd::collective {
@@ -47,7 +49,9 @@ Engine::Engine(EngineConfig config, backend::Instance& instance)
       log_(*config_.logger),
       matcher_(matcher_config(config_, instance.description())),
       received_(config_.hosts.size()),
-      refusals_(config_.hosts.size() + 1) {}
+      refusals_(config_.hosts.size() + 1) {
+  spare_.reserve(kSpare);  // what drains puts messages there without memory
+}
 
 // The engine itself lives on while an operation or the backend holds it; what is given out closes it.
 std::shared_ptr<Engine> Engine::open(EngineConfig config, backend::Instance& instance) {
@@ -85,7 +89,7 @@ OperationPtr Engine::submit(Submission submission) {
     lock.unlock();
     return ended(std::move(op), std::move(status));
   }
-  begin(op, false);
+  begin(op, false, lock);
   drain(lock);
   return op;
 }
@@ -118,7 +122,7 @@ Status Engine::ask(Submission question, uint64_t* ret_word) {
   {
     Lock lock(mutex_);
     if (Status status = obstacle(op->submission); !status.ok()) return status;
-    begin(op, true);
+    begin(op, true, lock);
     drain(lock);
   }
   if (!op->wait(std::min(timeout, kMaxTimeout) + 2 * kCoordinatorGrace)) {
@@ -171,10 +175,7 @@ void Engine::deliver(int32_t source, std::span<const uint8_t> data) {
     refused(source,
             fmt::format("dropped a message of {} bytes from rank {}: {}", data.size(), source, error.what()));
     drain(lock);
-  } catch (const std::exception& error) {
-    break_generation(Status(HVD_INTERNAL, fmt::format("message from rank {}: {}", source, error.what())),
-                     true);
-  }
+  } catch (const std::exception& error) { stuck(error); }
 }
 
 void Engine::receive(int32_t source, Message&& message) {
@@ -251,6 +252,12 @@ Duration Engine::held_up(Time time) {
 }
 
 void Engine::tick(Time time) {
+  try {
+    look_at_deadlines(time);
+  } catch (const std::exception& error) { stuck(error); }  // or what waits would have no deadline
+}
+
+void Engine::look_at_deadlines(Time time) {
   Lock lock(mutex_);
   const Duration late = held_up(time);
   armed_ = Time::max();
@@ -278,8 +285,8 @@ void Engine::tick(Time time) {
     status.rank = 0;
     given_up.emplace_back(op, stamped(std::move(status)));
   }
-  for (const auto& [op, status] : given_up) remove(*op);
   if (next != Time::max()) arm(next);
+  for (const auto& [op, status] : given_up) remove(*op);
   lock.unlock();
   for (auto& [op, status] : given_up) op->complete(std::move(status));
 }
@@ -289,10 +296,15 @@ void Engine::tick(Time time) {
 void Engine::fail(const Status& why) {
   Lock lock(mutex_);
   if (failed_) return;
-  failed_ = stamped(why);
-  if (failed_->ok()) failed_ = stamped(Status(HVD_INTERNAL, "failed without a reason"));
+  Status status;
+  try {
+    status = stamped(why.ok() ? Status(HVD_INTERNAL, "failed without a reason") : why);
+    failed_ = status;
+  } catch (const std::exception&) {  // this needs no memory
+    status = stamped(Status(why.ok() ? hvd_status{HVD_INTERNAL} : why.code, "out of memory"));
+    failed_ = status;
+  }
   const auto waiting = take_waiting();
-  const Status status = *failed_;
   lock.unlock();
   complete(waiting, status);
   abort_backend();
@@ -307,24 +319,44 @@ void Engine::abort_backend() {
 void Engine::break_generation(Status why, bool abort) {
   Lock lock(mutex_);
   if (down() != nullptr) return;
-  broken_ = stamped(std::move(why));
+  const Status status = stamped(std::move(why));
+  broken_ = status;
   const auto waiting = take_waiting();
-  const Status status = *broken_;
   lock.unlock();
   complete(waiting, status);
+  if (abort) abort_backend();
   log_.warning("generation {} is broken: {}", config_.generation, status.message);
-  if (!abort) return;
-  abort_backend();
-  if (status.code == HVD_PEER_LOST && config_.broken) config_.broken(status);
+  if (abort && status.code == HVD_PEER_LOST && config_.broken) config_.broken(status);
 }
 
-/// Every operation that the backend does not hold, and an empty queue. Under the lock.
-std::vector<OperationPtr> Engine::take_waiting() {
-  std::vector<OperationPtr> waiting;
-  for (const auto& [ticket, op] : ops_) {
-    if (!op->in_backend) waiting.push_back(op);
+/// An exception has cut off what others wait for.
+void Engine::stuck(const std::exception& error) noexcept {
+  for (const Status& why : {internal_status(error), internal_status(std::bad_alloc())}) {
+    try {
+      return break_generation(why, true);
+    } catch (const std::exception&) {}  // the second one needs no memory to end those who wait here
   }
-  for (const auto& op : waiting) remove(*op);
+}
+
+/// Every operation that the backend does not hold, and an empty queue. Without memory for them they are over
+/// already. Under the lock.
+std::vector<OperationPtr> Engine::take_waiting() noexcept {
+  std::vector<OperationPtr> waiting;
+  bool takes = true;
+  try {
+    waiting.reserve(ops_.size());
+  } catch (const std::exception&) { takes = false; }
+  for (auto it = ops_.begin(); it != ops_.end();) {
+    const OperationPtr op = it->second;
+    ++it;  // it is removed
+    if (op->in_backend) continue;
+    remove(*op);
+    if (takes) {
+      waiting.push_back(op);
+    } else {
+      op->complete_without_memory();
+    }
+  }
   queue_.clear();
   return waiting;
 }
@@ -335,20 +367,28 @@ void Engine::remove(const Operation& op) {
   ops_.erase(op.ticket);
 }
 
-void Engine::complete(const std::vector<OperationPtr>& ops, const Status& status) {
-  for (const auto& op : ops) op->complete(status);
+void Engine::complete(const std::vector<OperationPtr>& ops, const Status& status) noexcept {
+  for (const auto& op : ops) {
+    try {
+      op->complete(status);
+    } catch (const std::exception&) { op->complete_without_memory(); }
+  }
 }
 
 void Engine::close() {
   closing_ = true;
-  fail(Status(HVD_CLOSED, "the generation was left"));
+  try {
+    fail(Status(HVD_CLOSED, "the generation was left"));
+  } catch (const std::exception&) {}  // of the backend's abort: who waited has come out
   Lock lock(mutex_);
   idle_.wait(lock, [&] { return in_backend_ == 0 && !draining_ && lent_ == 0; });
 }
 
 void Engine::progress(const std::atomic<bool>& done, Time deadline) {
   ++lent_;
-  if (!closing_) carrier_.progress(done, deadline);
+  try {
+    if (!closing_) carrier_.progress(done, deadline);
+  } catch (const std::exception&) {}  // the backend's own threads go on, and this one waits for them
   if (--lent_ == 0 && closing_) {
     const Lock lock(mutex_);
     idle_.notify_all();

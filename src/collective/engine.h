@@ -154,6 +154,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   using Lock = std::unique_lock<std::mutex>;
 
+  static constexpr size_t kSpare = 16;
+
   /// Something to be done without the lock, in order.
   struct Work {
     enum class Type { kMessage, kOutcome, kStall, kResend, kLog, kBreak, kStallReport };
@@ -185,7 +187,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   /// Why this operation can't be started now; HVD_OK if it can. Under the lock.
   Status obstacle(const Submission& submission);
-  void begin(const OperationPtr& op, bool question);
+  /// Without memory the generation is stuck, and the operation is over.
+  void begin(const OperationPtr& op, bool question, Lock& lock) noexcept;
+  void enter(const OperationPtr& op, bool question);
   Status too_many(const Submission& submission) const;
   bool travels(const Signature& call) const;
   bool carries(const Signature& call) const;
@@ -228,20 +232,24 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   Concluded run_together(Met& met, Submission& submission);
   void leave_board(const std::string& name);
 
-  std::vector<OperationPtr> take_waiting();
+  std::vector<OperationPtr> take_waiting() noexcept;
   void remove(const Operation& op);
-  static void complete(const std::vector<OperationPtr>& ops, const Status& status);
+  static void complete(const std::vector<OperationPtr>& ops, const Status& status) noexcept;
   void break_generation(Status why, bool abort);
+  void stuck(const std::exception& error) noexcept;
+  void look_at_deadlines(Time time);
   void abort_backend();
 
   // execution.cc
   void execute(Work& work);
   const char* misfit(const std::vector<OperationPtr>& ops, const Outcome& outcome) const;
-  void run(std::vector<OperationPtr> ops, const Outcome& outcome);
+  /// Counted in in_backend_ already.
+  void run(std::unique_ptr<Batch> batch, const Outcome& outcome) noexcept;
   Status plan(Batch& batch, const Outcome& outcome) const;
-  void finished(Batch& batch);
-  static void on_done(void* context, hvd_status code, const hvd_error* error);
-  static void release(Batch* batch, int64_t steps);
+  void finished(Batch& batch) noexcept;
+  void complete_batch(Batch& batch);
+  static void on_done(void* context, hvd_status code, const hvd_error* error) noexcept;
+  static void release(Batch* batch, int64_t steps) noexcept;
 
   const EngineConfig config_;
   backend::Instance& instance_;

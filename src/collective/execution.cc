@@ -6,9 +6,10 @@
 
 #include <algorithm>
 
+#include "base/internal_status.h"
 #include "collective/answer.h"
+#include "collective/batch.h"
 #include "collective/engine.h"
-#include "collective/plan.h"
 #include "numeric/reduce.h"
 
 namespace hvd::collective {
@@ -16,34 +17,6 @@ namespace hvd::collective {
 namespace {
 constexpr uint64_t kMostSequence = uint64_t{1} << 62;  // backends make tags of them
 }
-
-/// Operations that run in the backend as one.
-struct Engine::Batch {
-  Batch(std::vector<OperationPtr> of, bool in_sequence, bool takes_parts)
-      : ops(std::move(of)), in_order(in_sequence), plan(!in_sequence, takes_parts) {}
-
-  std::vector<OperationPtr> ops;
-  const bool in_order;  // has a sequence, so that rank 0 counts it
-  Plan plan;
-  std::vector<int32_t> ranks;           // empty: all
-  int32_t divisor = 0;                  // by which sums become averages at the end; 0: they are, or are none
-  std::shared_ptr<Engine> engine;       // stays while the backend may call
-  std::atomic<int64_t> outstanding{0};  // steps not done, plus one while they are submitted
-
-  /// The first failure stays. Any thread.
-  void note(Status status) {
-    const std::lock_guard lock(mutex_);
-    if (noted_.ok()) noted_ = std::move(status);
-  }
-  Status noted() {
-    const std::lock_guard lock(mutex_);
-    return noted_;
-  }
-
- private:
-  std::mutex mutex_;
-  Status noted_;
-};
 
 /// Why this can't be the outcome of these operations, or NULL. Under the lock.
 const char* Engine::misfit(const std::vector<OperationPtr>& ops, const Outcome& outcome) const {
@@ -115,12 +88,14 @@ void Engine::execute(Work& work) {
   Operation& op = *ops[0];
   Answer answer{op, outcome, config_.rank, config_.hosts};
   if (outcome.status.ok() && (outcome.sequence != 0 || answer.alone())) {
+    auto batch = std::make_unique<Batch>(std::move(ops), outcome.sequence != 0, takes_parts_);
+    if (outcome.grant.number != 0 && batch->ops.size() == 1) granted(op, outcome.grant);
+    // From here on nothing fails before run().
     if (outcome.sequence != 0) last_sequence_ = outcome.sequence;
-    for (const auto& each : ops) each->in_backend = true;
-    if (outcome.grant.number != 0 && ops.size() == 1) granted(op, outcome.grant);
+    for (const auto& each : batch->ops) each->in_backend = true;
     ++in_backend_;
     lock.unlock();
-    run(std::move(ops), outcome);
+    run(std::move(batch), outcome);
     return;
   }
   // Under the lock, so that nobody takes the caller's memory away; it is little.
@@ -167,16 +142,14 @@ Status Engine::plan(Batch& batch, const Outcome& outcome) const {
 }
 
 /// Hands operations to the backend. The batch keeps them and the engine until the last step is done.
-void Engine::run(std::vector<OperationPtr> ops, const Outcome& outcome) {
-  auto owned = std::make_unique<Batch>(std::move(ops), outcome.sequence != 0, takes_parts_);
+void Engine::run(std::unique_ptr<Batch> owned, const Outcome& outcome) noexcept {
   Batch* const batch = owned.release();  // its own from here on: release() deletes it
   batch->engine = shared_from_this();
   Status status;
   try {
     status = plan(*batch, outcome);
   } catch (const std::exception& error) {
-    status = Status(HVD_INTERNAL, fmt::format("{} '{}': {}", kind_name(batch->ops[0]->submission.kind),
-                                              batch->ops[0]->submission.name, error.what()));
+    status = internal_status(error, batch->ops[0]->submission.name.c_str());
   }
   if (!status.ok()) batch->plan.steps().clear();
   for (const auto& op : batch->ops) op->running();
@@ -187,35 +160,62 @@ void Engine::run(std::vector<OperationPtr> ops, const Outcome& outcome) {
     auto& step = batch->plan.steps()[i];
     step.op.done = on_done;
     step.op.done_context = batch;
-    status = instance_.submit(step.op, step.parts);
+    try {
+      status = instance_.submit(step.op, step.parts);
+    } catch (const std::exception& error) { status = internal_status(error); }
     if (!status.ok()) undone += static_cast<int64_t>(steps - i);
   }
   if (!status.ok()) {
     const hvd_status code = status.code;
     batch->note(std::move(status));
     // Nobody may wait for this rank's part.
-    if (breaks(code) && code != HVD_PEER_LOST) abort_backend();
+    try {
+      if (breaks(code) && code != HVD_PEER_LOST) abort_backend();
+    } catch (const std::exception&) {}  // the others have the deadlines of their waits
   }
   release(batch, undone);
 }
 
-void Engine::on_done(void* context, hvd_status code, const hvd_error* error) {
+// A module may be written in C: nothing is thrown into it.
+void Engine::on_done(void* context, hvd_status code, const hvd_error* error) noexcept {
   auto* batch = static_cast<Batch*>(context);
   if (code != HVD_OK) {
-    batch->note(error != nullptr ? Status::from(code, *error) : Status(code, "the backend gave no reason"));
+    try {
+      batch->note(error != nullptr ? Status::from(code, *error) : Status(code, "the backend gave no reason"));
+    } catch (const std::exception&) { batch->note(Status(code, "out of memory")); }  // none is needed
   }
   release(batch, 1);
 }
 
-void Engine::release(Batch* batch, int64_t steps) {
+void Engine::release(Batch* batch, int64_t steps) noexcept {
   if (batch->outstanding.fetch_sub(steps, std::memory_order_acq_rel) != steps) return;
   const std::unique_ptr<Batch> owned(batch);
   const std::shared_ptr<Engine> engine = batch->engine;
   engine->finished(*batch);
 }
 
-/// All steps are done.
-void Engine::finished(Batch& batch) {
+/// All steps are done: whatever fails here, its operations are over and the engine may be closed.
+void Engine::finished(Batch& batch) noexcept {
+  try {
+    complete_batch(batch);
+  } catch (const std::exception& error) {
+    {
+      const Lock lock(mutex_);
+      for (const auto& op : batch.ops) {
+        const auto it = ops_.find(op->ticket);
+        if (it != ops_.end() && it->second == op) remove(*op);
+      }
+    }
+    for (const auto& op : batch.ops) op->complete_without_memory();
+    stuck(error);  // rank 0 may not have counted it
+  }
+  Lock lock(mutex_);
+  --in_backend_;
+  idle_.notify_all();
+  drain(lock);
+}
+
+void Engine::complete_batch(Batch& batch) {
   Status status = batch.noted();
   const bool broken = breaks(status.code);
   if (status.ok()) {
@@ -239,8 +239,8 @@ void Engine::finished(Batch& batch) {
     if (down() != nullptr) {
       status = *down();  // contract 3: the reason that was given, not what the backend made of it
     } else if (broken) {
-      broken_ = status;
       for_waiting = status;
+      broken_ = status;
       waiting = take_waiting();
     }
     if (coordinator() && batch.in_order && down() == nullptr) {
@@ -248,16 +248,12 @@ void Engine::finished(Batch& batch) {
       collect();
     }
   }
+  complete(waiting, for_waiting);
   for (const auto& op : batch.ops) {
     Status own = status.ok() ? stamped(op->verdict) : status;
     if (!own.ok()) op->buffers.clear();
     op->complete(std::move(own));
   }
-  complete(waiting, for_waiting);
-  Lock lock(mutex_);
-  --in_backend_;
-  idle_.notify_all();
-  drain(lock);
 }
 
 }  // namespace hvd::collective

@@ -23,7 +23,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/internal_status.h"
 #include "base/process.h"
+#include "collective/batch.h"
 #include "collective/engine.h"
 #include "collective/validation.h"
 #include "numeric/reduce.h"
@@ -77,6 +79,7 @@ std::optional<Engine::Met> Engine::arrive(Submission& s) {
   if (is_on(config_.timeline) || current_process() != process_) return {};
   if (!collective::check(s, config_.rank, size(), instance_).ok()) return {};
   Met met;
+  met.name = s.name;
   {
     const Lock lock(mutex_);
     if (down() != nullptr || finished_) return {};
@@ -89,15 +92,6 @@ std::optional<Engine::Met> Engine::arrive(Submission& s) {
     if (word != mine.grant.word || !mine.call->describes(s, 0)) return {};  // submit leaves the board
     met.runs = runs_after_meeting(*mine.call);
     if (met.runs && (!ops_.empty() || held_)) return {};
-    mine.busy = true;
-    met.meeting = {mine.grant.slot, mine.grant.number, ++mine.round};
-    if (met.runs) {
-      held_ = met.meeting;
-      if (coordinator()) {
-        const uint64_t sequence = matcher_.reserve(mine.call->specs.size());
-        std::memcpy(board_->room(met.meeting), &sequence, sizeof sequence);
-      }
-    }
     met.word = word;
     met.ticket = next_ticket_++;
     met.checks = checks_.begun();
@@ -107,8 +101,16 @@ std::optional<Engine::Met> Engine::arrive(Submission& s) {
     } else {
       checks_.called(met.ticket);
     }
+    met.meeting = {mine.grant.slot, mine.grant.number, mine.round + 1};
+    if (met.runs && coordinator()) {
+      const uint64_t sequence = matcher_.reserve(mine.call->specs.size());
+      std::memcpy(board_->room(met.meeting), &sequence, sizeof sequence);
+    }
+    // Last, as what fails before is no arrival.
+    ++mine.round;
+    mine.busy = true;
+    if (met.runs) held_ = met.meeting;
   }
-  met.name = s.name;
   if (met.runs) {
     // Rank 0's number alone.
   } else if (row.travels == Travel::kEverybodys ||
@@ -134,6 +136,7 @@ Engine::Concluded Engine::run_together(Met& met, Submission& s) {
   op->checks = met.checks;
   op->epoch = met.word;
   op->in_backend = true;
+  auto batch = std::make_unique<Batch>(std::vector<OperationPtr>{op}, true, takes_parts_);
   Lock lock(mutex_);
   if (down() != nullptr) return {*down(), nullptr};
   if (outcome.sequence <= last_sequence_) {
@@ -151,7 +154,7 @@ Engine::Concluded Engine::run_together(Met& met, Submission& s) {
   if (coordinator()) matcher_.runs();
   lock.unlock();
   carrier_.lends(met.wait);
-  run({op}, outcome);
+  run(std::move(batch), outcome);
   carrier_.lends(Duration::zero());
   return {Status(), std::move(op)};
 }
@@ -159,37 +162,43 @@ Engine::Concluded Engine::run_together(Met& met, Submission& s) {
 std::optional<Engine::Concluded> Engine::conclude(Met& met, Meeting state, Submission& s) {
   bool together = state == Meeting::kMet;  // between the same two checks
   Concluded concluded;
-  if (state == Meeting::kMet && met.runs) {
-    for (size_t r = 0; r < board_->size(); ++r)
-      together = together && board_->checks(r, met.meeting) == met.checks;
-    concluded = run_together(met, s);
-  } else if (state == Meeting::kMet) {
-    const Row& row = row_of(s.kind);
-    const uint8_t* few[kMostOnStack];
-    std::vector<const uint8_t*> many;
-    const uint8_t** data = few;
-    if (board_->size() > kMostOnStack) {
-      many.resize(board_->size());
-      data = many.data();
+  try {
+    if (state == Meeting::kMet && met.runs) {
+      for (size_t r = 0; r < board_->size(); ++r)
+        together = together && board_->checks(r, met.meeting) == met.checks;
+      concluded = run_together(met, s);
+    } else if (state == Meeting::kMet) {
+      const Row& row = row_of(s.kind);
+      const uint8_t* few[kMostOnStack];
+      std::vector<const uint8_t*> many;
+      const uint8_t** data = few;
+      if (board_->size() > kMostOnStack) {
+        many.resize(board_->size());
+        data = many.data();
+      }
+      for (size_t r = 0; r < board_->size(); ++r) {
+        data[r] = board_->data(r, met.meeting);
+        together = together && board_->checks(r, met.meeting) == met.checks;
+      }
+      if (row.exchange != nullptr) row.exchange(s, config_.rank, {data, board_->size()});
+      if (row.reduces && s.postscale != 1) {
+        for (const Tensor& t : s.outputs)
+          scale(t.dtype, t.data, static_cast<size_t>(t.elements()), s.postscale);
+      }
     }
-    for (size_t r = 0; r < board_->size(); ++r) {
-      data[r] = board_->data(r, met.meeting);
-      together = together && board_->checks(r, met.meeting) == met.checks;
-    }
-    if (row.exchange != nullptr) row.exchange(s, config_.rank, {data, board_->size()});
-    if (row.reduces && s.postscale != 1) {
-      for (const Tensor& t : s.outputs)
-        scale(t.dtype, t.data, static_cast<size_t>(t.elements()), s.postscale);
-    }
+  } catch (const std::exception& error) {  // the others count on this rank's part
+    stuck(error);
+    concluded.status = stamped(internal_status(error));
   }
-  Lock lock(mutex_);
-  if (!met.check) checks_.answered(met.ticket);
-  if (together) checks_.learned({met.checks + 1, met.word});
-  const auto it = repeated_.find(met.name);
-  it->second.busy = false;
-  if (met.runs) held_.reset();
-  if (state == Meeting::kMet && together && coordinator() && matcher_.met(met.checks, met.word)) collect();
-  drain(lock);
+  try {
+    Lock lock(mutex_);
+    repeated_.find(met.name)->second.busy = false;
+    if (met.runs) held_.reset();
+    if (!met.check) checks_.answered(met.ticket);
+    if (together) checks_.learned({met.checks + 1, met.word});
+    if (state == Meeting::kMet && together && coordinator() && matcher_.met(met.checks, met.word)) collect();
+    drain(lock);
+  } catch (const std::exception& error) { stuck(error); }
   if (state != Meeting::kMet || (met.check && !together)) return {};  // submit leaves the board
   concluded.word = met.word;
   return concluded;

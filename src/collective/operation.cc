@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/internal_status.h"
 #include "collective/engine.h"
 #include "numeric/dtype.h"
 
@@ -100,8 +101,17 @@ void Operation::record(const Status& status) const {
   }
 }
 
+void Operation::complete_without_memory() noexcept {
+  if (done()) return;
+  timeline_.reset();
+  buffers.clear();
+  complete(internal_status(std::bad_alloc()));
+}
+
 void Operation::complete(Status status) {
-  if (timeline_ != nullptr) record(status);
+  try {
+    if (timeline_ != nullptr) record(status);
+  } catch (const std::exception&) {}  // no memory for the record
   std::vector<uint8_t>().swap(submission.object);
   submission.scratch.reset();
   std::lock_guard lock(mutex_);

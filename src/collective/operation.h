@@ -55,6 +55,8 @@ class Operation {
 
   /// Once. Lets go of everything that was borrowed, then wakes those who wait.
   void complete(Status status);
+  /// The same with HVD_INTERNAL, unless it is complete: without a record, and without memory for it.
+  void complete_without_memory() noexcept;
 
   // For the timeline: puts it on record if that is on, and says how far it has come.
   void watch(const TimelinePtr& timeline) {

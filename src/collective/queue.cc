@@ -6,7 +6,6 @@
 namespace hvd::collective {
 
 namespace {
-constexpr size_t kSpare = 16;
 constexpr uint64_t kMostRefused = 1000;  // messages of one rank
 }  // namespace
 
@@ -118,12 +117,7 @@ void Engine::perform(Work& work) noexcept {
     if (bytes.empty()) return;
     Status status = carrier_.send_message(work.rank, bytes);
     if (!status.ok()) unsent(work.rank, std::move(status));
-  } catch (const std::exception& error) {
-    try {
-      break_generation(Status(HVD_INTERNAL, error.what()), true);
-    } catch (...) {  // no memory even for that: whoever waits still has the deadline of the wait
-    }
-  }
+  } catch (const std::exception& error) { stuck(error); }
 }
 
 /// Without this message some rank would wait in vain.
