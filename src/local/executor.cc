@@ -10,6 +10,7 @@ constexpr size_t kSpare = 64;
 }
 
 Executor::Executor(Run run) : run_(std::move(run)) {
+  spare_.reserve(kSpare);  // what is done is put there without memory
   thread_ = start_thread("hvd-local-exec", [this] { loop(); });
 }
 

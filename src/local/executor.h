@@ -27,7 +27,7 @@ struct Job {
 
 class Executor {
  public:
-  using Run = std::function<void(Job&)>;
+  using Run = std::function<void(Job&)>;  // throws nothing
   explicit Executor(Run run);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

@@ -1,6 +1,8 @@
 // Waits for what was given to the inner backend.
 #include "local/inner.h"
 
+#include "base/internal_status.h"
+
 namespace hvd::local {
 
 Status InnerOps::submit(hvd_backend_op op, std::span<const backend::Part> parts, uint64_t number,
@@ -14,7 +16,11 @@ Status InnerOps::submit(hvd_backend_op op, std::span<const backend::Part> parts,
   op.sequence = sequence_ << kNumberBits | number;
   op.done = done;
   op.done_context = &ticket;
-  if (Status status = inner_->submit(op, parts); !status.ok()) {
+  Status status;
+  try {
+    status = inner_->submit(op, parts);
+  } catch (const std::exception& error) { status = internal_status(error); }
+  if (!status.ok()) {
     tickets_.pop_back();
     return status;
   }
@@ -26,7 +32,9 @@ void InnerOps::done(void* context, hvd_status code, const hvd_error* error) {
   Ticket& ticket = *static_cast<Ticket*>(context);
   InnerOps& ops = *ticket.ops_;
   const std::lock_guard lock(ops.mutex_);
-  if (code != HVD_OK) ticket.status_ = error != nullptr ? Status::from(code, *error) : Status(code, "");
+  try {
+    if (code != HVD_OK) ticket.status_ = error != nullptr ? Status::from(code, *error) : Status(code, "");
+  } catch (const std::exception&) { ticket.status_ = Status(code, "out of memory"); }  // none is needed
   ticket.finished_.store(true, std::memory_order_seq_cst);
   ops.group_.wake();
   ops.told_.notify_all();

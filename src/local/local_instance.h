@@ -85,8 +85,9 @@ class LocalInstance final : public backend::Instance {
   void end(GenerationPtr generation, BoxState last);
   void carry_messages();
   Status check(const Generation& generation, const hvd_backend_op& op) const;
-  void execute(Job& job);
-  void pass_on(Job& job);
+  void execute(Job& job) noexcept;
+  Status perform(Job& job, bool* ret_passed_on);
+  void abandon(uint64_t number) noexcept;
 
   const std::unique_ptr<backend::Instance> inner_;
   const backend::HostHandlers handlers_;

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
+
 #include "local/bell.h"
 
 namespace hvd::local {
@@ -10,6 +13,7 @@ namespace {
 
 constexpr int kAtOnce = 64;  // messages of one peer before the next one's turn
 constexpr int kLastLooks = 4;
+constexpr Duration kPause = std::chrono::milliseconds(1);  // where there is no memory for a message
 
 void replace(std::atomic<uint32_t>& word, uint32_t from, uint32_t to) {
   uint32_t seen = word.load(std::memory_order_seq_cst);
@@ -112,7 +116,11 @@ template <class Function>
 void Messages::tell(const char* what, Function function) {
   try {
     function();
-  } catch (const std::exception& e) { logger_->error("local: {} of the host: {}", what, e.what()); }
+  } catch (const std::exception& e) {
+    try {
+      logger_->error("local: {} of the host: {}", what, e.what());
+    } catch (const std::exception&) {}  // no memory for the line
+  }
 }
 
 void Messages::fail(Peer& peer, const std::string& text, int32_t blamed) {
@@ -121,13 +129,18 @@ void Messages::fail(Peer& peer, const std::string& text, int32_t blamed) {
   tell("failure", [&] { handlers_.failure(generation_, blamed, text); });
 }
 
+// If it is not rung it finds the room by itself, a second later at most.
+void Messages::ring_writer(const Peer& peer) noexcept {
+  try {
+    if (Box* const box = boxes_->reach(peer.index)) ring(box->bells.message);
+  } catch (const std::exception&) {}  // no memory to map its box
+}
+
 bool Messages::receive(Peer& peer) {
   bool any = false;
   for (int i = 0; i < kAtOnce && !stopped(); ++i) {
     const StreamReader::Result result = peer.reader.next();
-    if (peer.reader.wanted()) {
-      if (Box* const box = boxes_->reach(peer.index)) ring(box->bells.message);
-    }
+    if (peer.reader.wanted()) ring_writer(peer);
     if (result == StreamReader::Result::kBroken) {
       fail(peer, fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()),
            peer.rank);
@@ -141,7 +154,7 @@ bool Messages::receive(Peer& peer) {
   return any;
 }
 
-bool Messages::poll() {
+bool Messages::poll() noexcept try {
   bool any = false;
   if (boxes_->has_losses()) tell_losses();
   for (const auto& held : peers_) {
@@ -176,6 +189,9 @@ bool Messages::poll() {
     }
   }
   return any;
+} catch (const std::exception&) {
+  std::this_thread::sleep_for(kPause);  // others may give some memory back
+  return false;
 }
 
 bool Messages::pending() const {

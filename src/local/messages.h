@@ -36,9 +36,10 @@ class Messages {
   void run();
 
   /// For a thread that lends itself. False: another has the role. Between enter and leave it calls poll;
-  /// leave gives the role back, and polls itself what came at the last moment.
+  /// leave gives the role back, and polls itself what came at the last moment. Without memory what has come
+  /// stays where it is, to be polled again.
   bool enter();
-  bool poll();  // whether there was anything
+  bool poll() noexcept;  // whether there was anything
   void leave();
 
   /// Any thread, also within a handler, once: no message and no failure is told afterwards but for one that
@@ -93,6 +94,7 @@ class Messages {
   void listen_to_all();
   void tell_losses();
   bool pending() const;
+  void ring_writer(const Peer& peer) noexcept;
   bool receive(Peer& peer);
   void flush(Peer& peer);
   void give_up(Peer& peer);

@@ -1,4 +1,5 @@
 // Operations: checked, executed over shared memory or handed to the other backend; and the thread that waits.
+#include "base/internal_status.h"
 #include "local/bell.h"
 #include "local/local_instance.h"
 #include "numeric/dtype.h"
@@ -88,45 +89,64 @@ Status LocalInstance::submit(const hvd_backend_op& op, std::span<const backend::
   return {};
 }
 
-void LocalInstance::execute(Job& job) {
-  Generation& generation = *job.generation;
-  hvd_backend_op& op = job.op;
+// Whatever fails, the operation's end is told.
+void LocalInstance::execute(Job& job) noexcept {
+  const uint64_t number = job.generation->number;
+  const hvd_backend_op& op = job.op;
   Status status;
-  if (generation.group.aborted()) {
-    status = given_up(generation.number);
-  } else {
-    if (each_alone(generation, job.ranks)) return pass_on(job);
-    if (job.parts.empty() &&
-        (op.collective == HVD_COLLECTIVE_BROADCAST || op.collective == HVD_COLLECTIVE_ALLREDUCE)) {
-      job.parts.push_back({op.input, op.output, op.count});
-    }
-    try {
-      InnerOps inner(generation.joins_hosts() ? inner_.get() : nullptr, generation.group, op.sequence);
-      status = run_collective(generation.group, generation.hosts, op, job.parts, job.ranks, inner);
-      if (status.ok()) status = generation.group.settle();
-      // The ranks of this host wait for what the backend between hosts did not bring, and the operations that
-      // it still has for other hosts: all are given up, so that these end.
-      if (!status.ok() && inner.used()) abort(generation.number);
-    } catch (const Error& e) { status = e.status(); } catch (const std::exception& e) {
-      status = error(HVD_INTERNAL, e.what());
-    }
+  bool passed_on = false;
+  try {
+    status = perform(job, &passed_on);
+  } catch (const Error& error) { status = error.status(); } catch (const std::exception& error) {
+    status = internal_status(error);
+    abandon(number);  // the others wait for this rank's part
   }
+  if (passed_on) return;
   if (status.ok()) return op.done(op.done_context, HVD_OK, nullptr);
-  status.in_generation(generation.number);
+  status.in_generation(number);
   if (status.backend.empty()) status.backend = "local";
   hvd_error text = HVD_ERROR_INIT;
   status.write_to(&text);
   op.done(op.done_context, status.code, &text);
 }
 
-void LocalInstance::pass_on(Job& job) {
-  hvd_backend_op op = job.op;
-  op.sequence <<= InnerOps::kNumberBits;
-  Status status = inner_->submit(op, job.parts);
-  if (status.ok()) return;
-  hvd_error text = HVD_ERROR_INIT;
-  status.write_to(&text);
-  op.done(op.done_context, status.code, &text);
+/// *ret_passed_on: the other backend tells its end.
+Status LocalInstance::perform(Job& job, bool* ret_passed_on) {
+  Generation& generation = *job.generation;
+  const hvd_backend_op& op = job.op;
+  if (generation.group.aborted()) return given_up(generation.number);
+  if (each_alone(generation, job.ranks)) {
+    hvd_backend_op alone = op;
+    alone.sequence <<= InnerOps::kNumberBits;
+    Status status = inner_->submit(alone, job.parts);
+    *ret_passed_on = status.ok();
+    return status;
+  }
+  if (job.parts.empty() &&
+      (op.collective == HVD_COLLECTIVE_BROADCAST || op.collective == HVD_COLLECTIVE_ALLREDUCE)) {
+    job.parts.push_back({op.input, op.output, op.count});
+  }
+  InnerOps inner(generation.joins_hosts() ? inner_.get() : nullptr, generation.group, op.sequence);
+  // The ranks of this host wait for what the backend between hosts did not bring, and the operations that it
+  // still has for other hosts: all are given up, so that these end.
+  try {
+    Status status = run_collective(generation.group, generation.hosts, op, job.parts, job.ranks, inner);
+    if (status.ok()) status = generation.group.settle();
+    if (!status.ok() && inner.used()) abandon(generation.number);
+    return status;
+  } catch (const Error&) {  // of an operation that none of them can execute
+    if (inner.used()) abandon(generation.number);
+    throw;
+  } catch (const std::exception&) {
+    abandon(generation.number);
+    throw;
+  }
+}
+
+void LocalInstance::abandon(uint64_t number) noexcept {
+  try {
+    abort(number);
+  } catch (const std::exception&) {}  // all but its memory
 }
 
 void LocalInstance::lends(Duration wait) {

@@ -41,7 +41,7 @@ void StreamWriter::copy(const uint8_t* data, size_t size) {
 bool StreamWriter::write(std::span<const uint8_t> message) {
   full_ = kept_bytes_ > 0 && kept_bytes_ + cost(message.size()) > most_kept_;
   if (full_) return false;
-  const Head head{static_cast<uint32_t>(message.size()), number_++};
+  const Head head{static_cast<uint32_t>(message.size()), number_};
   const size_t whole = kHead + filled_up(message.size());
   if (kept_.empty()) {
     const std::optional<size_t> free = room();
@@ -51,11 +51,13 @@ bool StreamWriter::write(std::span<const uint8_t> message) {
       written_ += kHead;
       if (!message.empty()) copy(message.data(), message.size());
       written_ += whole - kHead;
+      ++number_;
       publish();
       return true;
     }
   }
   std::vector<uint8_t>& kept = kept_.emplace_back(whole);
+  ++number_;  // once nothing can fail: the reader misses none
   kept_bytes_ += cost(whole);
   std::memcpy(kept.data(), &head, kHead);
   if (!message.empty()) std::memcpy(kept.data() + kHead, message.data(), message.size());
@@ -117,16 +119,18 @@ StreamReader::Result StreamReader::next() {
       return broken(
           fmt::format("message {} came as number {} with {} bytes", number_, head.number, head.size));
     }
+    // Before anything is taken: without memory the message stays where it is.
+    if (const size_t need = filled_up(head.size); need > room_ || (room_ > kKeptRoom && need <= kKeptRoom)) {
+      const size_t room = std::max(need, size_t{256});
+      buffer_.reset(new uint8_t[room]);
+      room_ = room;
+    }
     ++number_;
     read += kHead;
     read_.store(read, std::memory_order_relaxed);
     in_message_ = true;
     got_ = 0;
     size_ = head.size;
-    if (const size_t need = filled_up(size_); need > room_ || (room_ > kKeptRoom && need <= kKeptRoom)) {
-      room_ = std::max(need, size_t{256});
-      buffer_.reset(new uint8_t[room_]);
-    }
   }
   const size_t size = std::min<size_t>(written - read, filled_up(size_) - got_);
   copy(buffer_.get() + got_, size);

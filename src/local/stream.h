@@ -61,7 +61,8 @@ class StreamReader {
   }
 
   enum class Result { kNothing, kMessage, kBroken };
-  /// kMessage: `message()` until the next call. kNothing: no whole message is there.
+  /// kMessage: `message()` until the next call. kNothing: no whole message is there. Throws std::bad_alloc;
+  /// then it may be called again.
   Result next();
   std::span<const uint8_t> message() const { return {buffer_.get(), size_}; }
   const std::string& reason() const { return reason_; }  // after kBroken
