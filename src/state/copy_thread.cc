@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/internal_status.h"
 #include "base/thread.h"
 
 namespace hvd::state {
@@ -48,7 +49,9 @@ void CopyThread::run() {
     const auto work = std::exchange(work_, {});
     lock.unlock();
     Status first;
-    if (work) first = work();
+    try {
+      if (work) first = work();
+    } catch (const std::exception& error) { first = internal_status(error); }
     for (const DeviceCopies::Ticket& ticket : tickets) {  // all of them: until then the memory is in use
       Status status = copies_->wait(ticket, ending_);
       if (first.ok()) first = std::move(status);

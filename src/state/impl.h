@@ -1,6 +1,7 @@
 // What state.cc (registry, commit, restore), overlap.cc (commits under way) and sync.cc share.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +18,18 @@
 namespace hvd::state {
 
 struct State::Impl {
+  /// While it lives a callback of the program runs.
+  class InCallback {
+   public:
+    explicit InCallback(Impl& state) : state_(state) { state_.in_callback = true; }
+    InCallback(const InCallback&) = delete;
+    InCallback& operator=(const InCallback&) = delete;
+    ~InCallback() { state_.in_callback = false; }
+
+   private:
+    Impl& state_;
+  };
+
   Impl(LoggerPtr l, TimelinePtr t, std::shared_ptr<DeviceCopies> c, const Settings& settings)
       : logger(std::move(l)),
         timeline(std::move(t)),
@@ -103,6 +116,7 @@ struct State::Impl {
   struct Commit;
   using MemoryOf = std::function<const Memory*(const Variable&)>;
   Status copy_overlapped(bool counted, bool hidden);
+  Status begin_copies(const Commit& commit, bool hidden);
   /// The program did not write what it had promised not to write: option check_commits.
   Status check_promise();
   Status end();
@@ -135,6 +149,10 @@ struct State::Impl {
   uint64_t committed_bytes();
   /// HVD_INVALID if called from within a callback of this state.
   Status not_in_callback(const char* function) const;
+  Status run_save(Variable& variable) {
+    const InCallback inside(*this);
+    return variable.run_save();
+  }
 
   /// Calls fn, which returns a Status, and puts it on the timeline with how it went.
   template <class Function>
@@ -158,9 +176,13 @@ struct State::Impl {
   /// one fails and `undo` is set, those that have run are given their part of the last commit again.
   template <class CopyOf>
   Status load_objects(CopyOf copy_of, bool undo) {
-    in_callback = true;
     Status status;
     std::vector<Variable*> loaded;
+    const auto loads = [&](auto& entry) {
+      return entry.second.is_object() && copy_of(entry.second) != nullptr;
+    };
+    loaded.reserve(static_cast<size_t>(std::count_if(variables.begin(), variables.end(), loads)));
+    const InCallback inside(*this);
     for (auto& [key, variable] : variables) {
       Copy* const source = variable.is_object() ? copy_of(variable) : nullptr;
       if (source == nullptr) continue;
@@ -172,7 +194,6 @@ struct State::Impl {
       }
       break;
     }
-    in_callback = false;
     return status;
   }
 };

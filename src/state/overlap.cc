@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/internal_status.h"
 #include "state/impl.h"
 #include "state/pages.h"
 
@@ -147,7 +148,10 @@ Status State::Impl::make_room() {
 uint64_t State::Impl::take_objects() {
   std::vector<PieceCopy> list;
   for (auto& [key, variable] : variables) {
-    if (variable.is_object()) variable.take_saved(&variable.next, &list);
+    if (variable.is_object()) variable.append_saved(&variable.next, &list);
+  }
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) variable.take_saved(&variable.next);
   }
   const uint64_t written = copy_pieces(list, true);
   for (auto& [key, variable] : variables) {
@@ -179,23 +183,31 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   commit.revision = revision() + (counted ? 1 : 0);
   commit.began = now();
   prepared = 0;
-  if (counted && !shards.empty()) {
-    auto generation = std::make_shared<Generation>();
-    if (Status status = generation_source(generation.get()); !status.ok()) return status;
-    commit.generation = std::move(generation);
-  }
   if (commit.devices && DeviceCopies::is_lost(commit.epoch)) {
     return {HVD_PEER_LOST,
             "state: the generation is lost: what devices hold is undefined and was not copied"};
   }
+  Status status;
+  const bool with_shards = counted && !shards.empty();
+  try {
+    if (with_shards) {
+      commit.generation = std::make_shared<Generation>();
+      if (status = generation_source(commit.generation.get()); !status.ok()) return status;
+    }
+    status = begin_copies(commit, hidden);
+  } catch (const std::exception& error) {  // no memory, or no thread
+    status = internal_status(error, "state: a copy can't be begun");
+  }
+  return status.ok() || !with_shards ? status : refuse(status);
+}
+
+/// What may fail on this rank alone.
+Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   for (auto& [key, variable] : variables) {
     if (!variable.is_object()) continue;
-    in_callback = true;
-    Status status = variable.run_save();
-    in_callback = false;
-    if (!status.ok()) return commit.generation ? refuse(status) : status;
+    if (Status status = run_save(variable); !status.ok()) return status;
   }
-  if (Status status = make_room(); !status.ok()) return commit.generation ? refuse(status) : status;
+  if (Status status = make_room(); !status.ok()) return status;
   CopyThread& waits = copy_thread();
   std::vector<PieceCopy> at_once;
   pieces.clear();
@@ -207,27 +219,9 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
                   small ? &at_once : &pieces);
   }
   if (commit.generation) {
-    if (Status status = shards.begin(*commit.generation, &pieces); !status.ok()) return refuse(status);
+    if (Status status = shards.begin(*commit.generation, &pieces); !status.ok()) return status;
   }
-  std::vector<DeviceCopies::Ticket> tickets;
-  // Before the end of a hidden commit the program writes nothing: its streams need not wait.
-  Status status = start(
-      hidden ? DeviceCopies::Way::kToHostAside : DeviceCopies::Way::kToHost,
-      [](const Variable& v) { return &v.next.memory; }, &tickets);
-  if (!status.ok()) {
-    // Those that were started write into buffers that the next commit must not touch before.
-    if (!tickets.empty()) waits.watch(std::move(tickets), [](const Status&) {});
-    status.message = fmt::format("state: device memory can't be copied: {}", status.message);
-    return commit.generation ? refuse(status) : status;
-  }
-  const uint64_t written = take_objects() + copy_pieces(at_once, false);
-  if (!hidden) copy_host_part(true);  // while devices are at theirs
-  {
-    std::lock_guard lock(mutex);
-    statistics.written_bytes += written;
-    pending = counted;
-  }
-  begun = hidden;
+  std::function<void(Status)> done = [this, commit](Status status) { arrived(std::move(status), commit); };
   std::function<Status()> work;
   if (hidden) {
     work = [this] {
@@ -235,8 +229,35 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
       return Status();
     };
   }
-  waits.watch(
-      std::move(tickets), [this, commit](Status done) { arrived(std::move(done), commit); }, std::move(work));
+  std::vector<DeviceCopies::Ticket> tickets;
+  // Those that were started write into buffers that the next commit must not touch before.
+  const auto give_up = [&] {
+    if (!tickets.empty()) waits.watch(std::move(tickets), [](const Status&) {});
+  };
+  uint64_t written = 0;
+  try {
+    // Before the end of a hidden commit the program writes nothing: its streams need not wait.
+    Status status = start(
+        hidden ? DeviceCopies::Way::kToHostAside : DeviceCopies::Way::kToHost,
+        [](const Variable& v) { return &v.next.memory; }, &tickets);
+    if (!status.ok()) {
+      give_up();
+      status.message = fmt::format("state: device memory can't be copied: {}", status.message);
+      return status;
+    }
+    written = take_objects() + copy_pieces(at_once, false);
+    if (!hidden) copy_host_part(true);  // while devices are at theirs
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  {
+    std::lock_guard lock(mutex);
+    statistics.written_bytes += written;
+    pending = commit.counted;
+  }
+  begun = hidden;
+  waits.watch(std::move(tickets), std::move(done), std::move(work));
   return {};
 }
 
@@ -294,14 +315,16 @@ void State::Impl::take_next() {
 
 void State::Impl::arrived(Status status, const Commit& commit) noexcept {
   if (status.ok()) {
-    status = digest_arrived(commit);
+    try {
+      status = digest_arrived(commit);
+    } catch (const std::exception& error) { status = internal_status(error); }
   } else if (status.code != HVD_CLOSED) {
-    status.code = copies->epoch() != commit.epoch ? HVD_PEER_LOST : HVD_INTERNAL;
+    status.code = commit.devices && copies->epoch() != commit.epoch ? HVD_PEER_LOST : HVD_INTERNAL;
   }
   if (commit.generation) {
     try {
       status = shards.place(*commit.generation, commit.revision, status);
-    } catch (const std::exception&) { status = Status(HVD_INTERNAL, "out of memory: placing shards"); }
+    } catch (const std::exception& error) { status = internal_status(error, "placing shards"); }
     commit.generation->use.reset();  // whoever waits for this thread may want the engine gone
     // Unless it is sealed the next sync says what it is.
     if (!status.ok() && shards.prepared()) prepared = commit.revision;
@@ -313,7 +336,7 @@ void State::Impl::arrived(Status status, const Commit& commit) noexcept {
       std::string last = "there is no commit before it";
       if (has_commit) last = fmt::format("revision {} is still the last commit", summary.revision);
       status.message = fmt::format("state: {} has not arrived: {}; {}", what, status.message, last);
-    } catch (const std::exception&) { status.message.clear(); }
+    } catch (const std::exception&) {}  // then without that
     std::lock_guard lock(mutex);
     pending = false;
     failure = std::move(status);

@@ -7,7 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 #include "base/stream_copy.h"
@@ -127,7 +127,7 @@ void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>
     const SignalsBlocked blocked;
     try {
       for (size_t i = 1; i < cores; ++i) helpers[i] = std::thread(work);
-    } catch (const std::system_error&) {}  // those that are there do it
+    } catch (const std::exception&) {}  // no thread or no memory left: those that are there do it
   }
   work();
   for (std::thread& helper : helpers) {

@@ -28,9 +28,15 @@ struct Pieces {
   static constexpr uint8_t kKnown = 1;
   static constexpr uint8_t kSteady = 2;  // it was the same at the last copy: likely to be so again
 
+  /// Memory for those of so many bytes: then fit() throws nothing. Nothing else changes.
+  void reserve(size_t bytes) {
+    digests.reserve(pieces_of(bytes));
+    marks.reserve(pieces_of(bytes));
+  }
   /// Room for a buffer of so many bytes. What was known stays if the size does.
   void fit(size_t bytes) {
     if (digests.size() == pieces_of(bytes)) return;
+    reserve(bytes);
     digests.assign(pieces_of(bytes), {});
     marks.assign(pieces_of(bytes), 0);
   }
@@ -71,7 +77,7 @@ uint64_t copy_piece(const PieceCopy& piece, bool stream = false);
 void add_bytes(uint8_t* to, const uint8_t* from, size_t size);
 
 /// Calls fn for each number below `count`, with as many threads as the process has cores if `bytes`, which
-/// they work on in all, are worth it. fn must not throw.
+/// they work on in all, are worth it, and as there are to be had. fn must not throw.
 void in_parallel(size_t count, uint64_t bytes, const std::function<void(size_t)>& fn);
 
 /// How many cores this process may use.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "state/flight.h"
@@ -91,12 +92,21 @@ struct Chunk {
   uint64_t at, bytes;  // within its parcel
 };
 
-/// Adds up chunks of other processes, each piece in one go. -1, or the first of their owners who can't be
-/// read.
-int32_t add_chunks(uint8_t* sum, uint64_t size, const std::vector<Chunk>& chunks) {
+Status unreadable_rank(int32_t rank) {
+  Status status(HVD_PEER_LOST, fmt::format("state: the shards of rank {} can't be read any more", rank));
+  return status.at_rank(rank);
+}
+
+/// Adds up chunks of other processes, each piece in one go.
+Status add_chunks(uint8_t* sum, uint64_t size, const std::vector<Chunk>& chunks) {
   std::atomic<int32_t> failed{-1};
+  std::atomic<bool> starved{false};
   in_parallel(pieces_of(size), size * chunks.size(), [&](size_t index) {
-    const auto scratch = std::make_unique_for_overwrite<uint8_t[]>(kScratch);
+    const std::unique_ptr<uint8_t[]> scratch(new (std::nothrow) uint8_t[kScratch]);
+    if (scratch == nullptr) {
+      starved = true;
+      return;
+    }
     const uint64_t begin = index * kPiece, end = std::min(size, begin + kPiece);
     touch(sum + begin, end - begin);
     for (uint64_t at = begin; at < end; at += kScratch) {
@@ -120,12 +130,8 @@ int32_t add_chunks(uint8_t* sum, uint64_t size, const std::vector<Chunk>& chunks
       if (filled == 0) std::memset(sum + at, 0, length);
     }
   });
-  return failed;
-}
-
-Status unreadable_rank(int32_t rank) {
-  Status status(HVD_PEER_LOST, fmt::format("state: the shards of rank {} can't be read any more", rank));
-  return status.at_rank(rank);
+  if (starved) return {HVD_INTERNAL, "out of memory: parity of shards"};
+  return failed < 0 ? Status() : unreadable_rank(failed);
 }
 
 }  // namespace
@@ -225,8 +231,7 @@ Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vecto
         }
       }
       if (receiver != rank) continue;
-      const int32_t failed = add_chunks(sum, block.chunk, direct);
-      if (failed >= 0) return unreadable_rank(failed);
+      if (Status status = add_chunks(sum, block.chunk, direct); !status.ok()) return status;
     }
   }
   std::vector<ParcelPtr> keep = {next->own};

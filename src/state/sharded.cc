@@ -93,9 +93,10 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
   Status local = generation_source(&generation);
   if (!local.ok()) return local;
   if (fresh) shards.forget();
-  in_callback = true;
-  local = shards.fit(generation);
-  in_callback = false;
+  {
+    const InCallback inside(*this);
+    local = shards.fit(generation);
+  }
   if (local.ok() && fresh) local = shards.take_live(generation, revision);
   Status status;
   try {
@@ -113,9 +114,11 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
 /// The program loads everything from elsewhere. What it loads counts as a newer revision than what was lost.
 Status State::Impl::reload(const Status& why, uint64_t revision) {
   if (logger != nullptr) logger->warning("{}; the program loads its own", why.message);
-  in_callback = true;
-  const int32_t code = lost(why.message.c_str());
-  in_callback = false;
+  int32_t code = 0;
+  {
+    const InCallback inside(*this);
+    code = lost(why.message.c_str());
+  }
   Status status;
   if (code != 0) {
     status = {HVD_CALLBACK_FAILED, fmt::format("the callback for lost shards returned {}: expected 0", code)};

@@ -209,8 +209,10 @@ std::vector<Segment> Shards::segments(const std::vector<ShardRange>& ranges, int
 }
 
 /// Kept for what is made next. What others own is not this rank's to write.
-void Shards::let_go(ParcelPtr parcel) {
-  if (parcel != nullptr && !parcel->memory.is_mapped()) spare_.push_back(std::move(parcel));
+void Shards::let_go(ParcelPtr parcel) noexcept {
+  try {
+    if (parcel != nullptr && !parcel->memory.is_mapped()) spare_.push_back(std::move(parcel));
+  } catch (const std::bad_alloc&) {}  // it is freed instead
 }
 
 /// Copies lie on this machine only where there are too few workers elsewhere: place_copies.

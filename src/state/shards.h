@@ -179,7 +179,7 @@ class Shards {
   bool shares(const Generation& generation) const;
   /// Whose parcel `place` is, as its holder has it. Empty memory: it can't be mapped.
   Memory mapped(const MemoryPlace& place, const std::vector<Segment>& segments) const;
-  void let_go(ParcelPtr parcel);
+  void let_go(ParcelPtr parcel) noexcept;
   static Status read_parcels(const std::vector<Read>& reads);
   std::vector<ParcelPtr> gather_usable(uint64_t revision);
   Status tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,

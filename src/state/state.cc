@@ -166,13 +166,11 @@ Status State::Impl::copy(bool counted, bool hidden) {
     if (logger != nullptr) logger->warning("{}", status.message);
   }
 
-  // All that can fail comes first, so that the last commit stays whole.
+  // All that can fail comes first, so that the last commit stays whole (contract 4).
   std::vector<std::span<uint8_t>> fresh;
   for (auto& [key, variable] : variables) {
     if (variable.is_object()) {
-      in_callback = true;
-      Status status = variable.run_save();
-      in_callback = false;
+      Status status = run_save(variable);
       if (status.ok()) status = variable.make_room(variable.copy, &fresh);
       if (!status.ok()) return status;
     } else if (variable.copy.memory.size() < variable.bytes) {
@@ -194,11 +192,14 @@ Status State::Impl::copy(bool counted, bool hidden) {
   pieces.clear();
   for (auto& [key, variable] : variables) {
     if (variable.is_object()) {
-      variable.take_saved(&variable.copy, &pieces);
+      variable.append_saved(&variable.copy, &pieces);
       continue;
     }
     variable.copy.pieces.fit(variable.bytes);
     append_pieces(variable.copy.memory.data(), variable.live, variable.bytes, &variable.copy.pieces, &pieces);
+  }
+  for (auto& [key, variable] : variables) {
+    if (variable.is_object()) variable.take_saved(&variable.copy);
   }
   const uint64_t written = copy_pieces(pieces, true);
   for (auto& [key, variable] : variables) {

@@ -59,7 +59,8 @@ class Sync {
   Status verify();
   Status apply_on_devices();
   Status apply();
-  void append_fed(size_t variable, std::vector<PieceCopy>* list);
+  uint64_t append_fed(size_t variable, std::vector<PieceCopy>* list);
+  void append_staged(size_t variable, const Copy& copy, std::vector<PieceCopy>* list);
   void adopt();
 
   /// A host tensor that this rank gets into its live memory and its commit at once, since it has no state to

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "state/pages.h"
 #include "state/sync.h"
@@ -220,28 +221,42 @@ Status Sync::apply_on_devices() {
   return status;
 }
 
-/// Live memory does not have what this worker was fed.
-void Sync::append_fed(size_t variable, std::vector<PieceCopy>* list) {
+/// Live memory does not have what this worker was fed. Returns how many bytes that is.
+uint64_t Sync::append_fed(size_t variable, std::vector<PieceCopy>* list) {
   Variable& v = *variables_[variable];
-  if (v.is_object()) {  // its load callback has it
-    if (!lacks(variable)) fed_bytes_ += v.copy.object.size();
-    v.fed = false;
-    v.committed = true;
-    return;
-  }
+  if (v.is_object()) return lacks(variable) ? 0 : v.copy.object.size();  // its load callback has it
   const auto& has = holdings_.has[static_cast<size_t>(rank_)][variable];
   const size_t piece = holdings_.variables[variable].piece == 0 ? v.bytes : kPiece;
+  uint64_t fed = 0;
   for (size_t i = 0; i < has.size(); ++i) {
     if (!has[i]) continue;
     const size_t end = std::min((i + 1) * piece, v.bytes);
     for (size_t at = i * piece; at < end; at += kPiece) {
       const size_t size = std::min(kPiece, end - at);
       list->push_back({static_cast<uint8_t*>(v.live) + at, v.copy.memory.data() + at, size, nullptr, 0});
-      fed_bytes_ += size;
+      fed += size;
     }
   }
-  v.fed = false;
-  v.committed = true;
+  return fed;
+}
+
+/// Where what has arrived for a variable goes from `copy`.
+void Sync::append_staged(size_t variable, const Copy& copy, std::vector<PieceCopy>* list) {
+  Variable& v = *variables_[variable];
+  if (lacks_all(variable)) {
+    if (!v.is_object() && !v.on_device())
+      append_pieces(v.live, copy.memory.data(), v.bytes, nullptr, list);  // it becomes the commit's own
+    return;
+  }
+  // Only host tensors are told by pieces.
+  const auto& has = holdings_.has[static_cast<size_t>(rank_)][variable];
+  for (size_t piece = 0; piece < has.size(); ++piece) {
+    if (has[piece]) continue;
+    const size_t at = piece * kPiece, size = std::min(kPiece, v.bytes - at);
+    const uint8_t* const from = copy.memory.data() + at;
+    list->push_back({v.copy.memory.data() + at, from, size, nullptr, 0});
+    list->push_back({static_cast<uint8_t*>(v.live) + at, from, size, nullptr, 0});
+  }
 }
 
 Status Sync::apply() {
@@ -249,6 +264,15 @@ Status Sync::apply() {
     auto found = staged_->find(&variable);
     return found == staged_->end() ? nullptr : &found->second;
   };
+  // All that can fail comes first (contract 4).
+  std::vector<PieceCopy> pieces;
+  uint64_t fed = 0;
+  for (size_t i = 0; i < variables_.size(); ++i) {
+    Variable& variable = *variables_[i];
+    if (variable.fed) fed += append_fed(i, &pieces);
+    const Copy* const copy = lacks(i) ? staged(variable) : nullptr;
+    if (copy != nullptr) append_staged(i, *copy, &pieces);
+  }
   if (Status status = state_.load_objects(staged, true); !status.ok()) return status;
   if (Status status = apply_on_devices(); !status.ok()) {
     const auto committed = [&](Variable& v) {
@@ -257,10 +281,10 @@ Status Sync::apply() {
     static_cast<void>(state_.load_objects(committed, false));
     return status;
   }
-  std::vector<PieceCopy> pieces;
+  fed_bytes_ += fed;
   for (size_t i = 0; i < variables_.size(); ++i) {
     Variable& variable = *variables_[i];
-    if (variable.fed) append_fed(i, &pieces);
+    if (std::exchange(variable.fed, false)) variable.committed = true;
     if (!lacks(i)) continue;
     Copy* const copy = staged(variable);
     variable.digest = wanted()[i].digest;
@@ -268,21 +292,9 @@ Status Sync::apply() {
     if (copy == nullptr) continue;  // in place
     if (lacks_all(i)) {
       std::swap(variable.copy, *copy);
-      if (!variable.is_object() && !variable.on_device()) {
-        append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr, &pieces);
-      }
-      continue;
+    } else {
+      std::swap(variable.copy.pieces, copy->pieces);
     }
-    // Only host tensors are told by pieces.
-    const auto& has = holdings_.has[static_cast<size_t>(rank_)][i];
-    for (size_t piece = 0; piece < has.size(); ++piece) {
-      if (has[piece]) continue;
-      const size_t at = piece * kPiece, size = std::min(kPiece, variable.bytes - at);
-      const uint8_t* const from = copy->memory.data() + at;
-      pieces.push_back({variable.copy.memory.data() + at, from, size, nullptr, 0});
-      pieces.push_back({static_cast<uint8_t*>(variable.live) + at, from, size, nullptr, 0});
-    }
-    variable.copy.pieces = copy->pieces;
   }
   copy_pieces(pieces, true);
   return {};

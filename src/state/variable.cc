@@ -250,20 +250,28 @@ Status Variable::make_room(const Copy& into, std::vector<std::span<uint8_t>>* fr
   return {};
 }
 
-void Variable::take_saved(Copy* into, std::vector<PieceCopy>* list) {
+void Variable::append_saved(Copy* into, std::vector<PieceCopy>* list) {
+  into->pieces.reserve(saved.size);
   if (!saved.lent) {  // written here already: it is only to be digested
-    into->object.swap(saved.written);
-    into->pieces.fit(saved.size);
-    append_pieces(nullptr, into->object.data(), saved.size, &into->pieces, list);
+    append_pieces(nullptr, saved.written.data(), saved.size, &into->pieces, list);
     return;
   }
-  if (!saved.room.empty()) {
-    into->object = std::exchange(saved.room, {});
-    into->pieces.fit(0);
+  uint8_t* const to = saved.room.empty() ? into->object.data() : saved.room.data();
+  append_pieces(to, saved.parts, &into->pieces, &saved.pieces, list);
+}
+
+// There is memory for all of it already.
+void Variable::take_saved(Copy* into) noexcept {
+  if (!saved.lent) {
+    into->object.swap(saved.written);
+  } else {
+    if (!saved.room.empty()) {
+      into->object = std::exchange(saved.room, {});
+      into->pieces.fit(0);
+    }
+    into->object.resize(saved.size);
   }
-  into->object.resize(saved.size);
   into->pieces.fit(saved.size);
-  append_pieces(into->object.data(), saved.parts, &into->pieces, &saved.pieces, list);
 }
 
 Status Variable::run_load(std::span<const uint8_t> data) const {

@@ -97,8 +97,11 @@ struct Variable {
   Status run_save();
   /// Memory for what was saved, before anything of `into` is written. `fresh`: what of it has no pages yet.
   Status make_room(const Copy& into, std::vector<std::span<uint8_t>>* fresh);
-  /// What was saved takes the place of `into` as soon as the pieces are copied. After make_room().
-  void take_saved(Copy* into, std::vector<PieceCopy>* list);
+  /// Appends the copy of what was saved, as it is after take_saved(). After make_room(). May throw
+  /// std::bad_alloc; what `into` holds stays.
+  void append_saved(Copy* into, std::vector<PieceCopy>* list);
+  /// What was saved takes the place of `into` as soon as the pieces are copied.
+  void take_saved(Copy* into) noexcept;
   Status run_load(std::span<const uint8_t> data) const;
 };
 

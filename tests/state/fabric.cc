@@ -157,7 +157,12 @@ Status Fabric::submit(int32_t rank, const hvd_backend_op& op) {
     abort();
     return {};
   }
-  events_.push_back(perform(std::move(group)));
+  try {
+    events_.push_back(perform(group));
+  } catch (...) {  // without memory it was not submitted, and the others still wait
+    group.erase(rank);
+    throw;
+  }
   pending_.erase(op.sequence);
   changed_.notify_all();
   return {};
