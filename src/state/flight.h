@@ -18,6 +18,11 @@ namespace hvd::state {
 /// The buffers go only when the operations are done. Not copied, used by one thread.
 class Flight {
  public:
+  /// How long after its deadline it has landed at the latest. The engine has its own deadlines for ranks that
+  /// do not come; this is for a backend that does not end, and for one that keeps its buffers after an abort.
+  static constexpr Duration kGrace = std::chrono::seconds(15);
+  static constexpr Duration kAbortGrace = std::chrono::seconds(30);
+
   Flight(collective::Engine& engine, Time deadline) : engine_(engine), deadline_(deadline) {}
   Flight(const Flight&) = delete;
   Flight& operator=(const Flight&) = delete;
@@ -70,10 +75,6 @@ class Flight {
   }
 
  private:
-  // The engine has its own deadlines for ranks that do not come; this is for a backend that does not end.
-  static constexpr Duration kGrace = std::chrono::seconds(15);
-  static constexpr Duration kAbortGrace = std::chrono::seconds(30);
-
   static constexpr size_t kMostAtOnce = collective::kMostUnderWay / 2;
 
   collective::Engine& engine_;

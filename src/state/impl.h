@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -52,6 +53,7 @@ struct State::Impl {
   const std::shared_ptr<DeviceCopies> copies;  // may be none
   size_t on_device = 0;                        // variables
   std::unique_ptr<CopyThread> thread;          // from the first copy on
+  std::atomic<Time> placed_by{Time()};         // while the thread places shards: when that is over
   std::vector<PieceCopy> pieces;               // of a copy, kept so that a commit allocates nothing
   const bool check_live;                       // option check_commits
   const bool reads_others;                     // option local

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/internal_status.h"
+#include "state/flight.h"
 #include "state/impl.h"
 #include "state/pages.h"
 
@@ -35,6 +36,8 @@ Status State::Impl::rest() {
   constexpr Duration kPatience = std::chrono::minutes(10);
   const Duration patience = copies != nullptr ? copies->timeout : kPatience;
   if (thread == nullptr || thread->idle(now() + patience)) return {};
+  // What places shards has a deadline of its own, and then names the ranks that did not come (contract 12).
+  if (thread->idle(placed_by)) return {};
   return {HVD_TIMEOUT, fmt::format("state: copies {}have not ended within {:g} s{}",
                                    on_device > 0 ? "of device memory " : "", to_seconds(patience),
                                    on_device > 0 ? ": expected their streams to come to them" : "")};
@@ -322,9 +325,11 @@ void State::Impl::arrived(Status status, const Commit& commit) noexcept {
     status.code = commit.devices && copies->epoch() != commit.epoch ? HVD_PEER_LOST : HVD_INTERNAL;
   }
   if (commit.generation) {
+    placed_by = now() + commit.generation->timeout + Flight::kGrace + Flight::kAbortGrace;
     try {
       status = shards.place(*commit.generation, commit.revision, status);
     } catch (const std::exception& error) { status = internal_status(error, "placing shards"); }
+    placed_by = Time();
     commit.generation->use.reset();  // whoever waits for this thread may want the engine gone
     // Unless it is sealed the next sync says what it is.
     if (!status.ok() && shards.prepared()) prepared = commit.revision;

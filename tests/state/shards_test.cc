@@ -167,5 +167,49 @@ TEST_F(Shards, AFailureOfOneRankFailsTheCommitOfAll) {
   expect_step(2);
 }
 
+// Contract 12: though whoever waits for the copies would wait no longer than the ranks wait for each other.
+TEST(ShardsOfARankThatIsAbsent, ACommitNamesIt) {
+  const Duration timeout = std::chrono::seconds(1);
+  constexpr int32_t kSize = 3;
+  Fabric fabric(kSize);
+  std::vector<std::vector<float>> values(kSize, std::vector<float>(10, 1));
+  std::vector<std::unique_ptr<State>> states;
+  for (int32_t rank = 0; rank < kSize; ++rank) {
+    std::vector<float>& mine = values[static_cast<size_t>(rank)];
+    states.push_back(std::make_unique<State>(nullptr, nullptr, std::make_shared<DeviceCopies>(timeout)));
+    ShardInfo info;
+    info.tensor = {mine.data(), HVD_DTYPE_FLOAT32, {std::ssize(mine)}};
+    info.global_elements = kSize * std::ssize(mine);
+    info.offset = rank * std::ssize(mine);
+    info.copies = 1;
+    states.back()->add_shard("m", info, [&fabric, rank, timeout](Generation* generation) {
+      generation->engine = &fabric.engine(rank);
+      generation->rank = rank;
+      generation->hosts = {"a", "b", "c"};
+      generation->timeout = timeout;
+      return Status();
+    });
+  }
+  const auto on = [&](int32_t ranks, const std::function<Status(int32_t)>& call) {
+    std::vector<Status> statuses(static_cast<size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < ranks; ++rank)
+      threads.emplace_back([&, rank] { statuses[static_cast<size_t>(rank)] = call(rank); });
+    for (std::thread& thread : threads) thread.join();
+    return statuses;
+  };
+  const auto synced = on(kSize, [&](int32_t rank) {
+    SyncResult result;
+    return states[static_cast<size_t>(rank)]->sync(fabric.engine(rank), rank, kSize, {}, seconds(60),
+                                                   &result);
+  });
+  for (const Status& status : synced) ASSERT_TRUE(status.ok()) << status.message;
+  const auto saved = on(kSize - 1, [&](int32_t rank) { return states[static_cast<size_t>(rank)]->save(); });
+  for (const Status& status : saved) {
+    EXPECT_EQ(status.code, HVD_TIMEOUT);
+    EXPECT_EQ(status.rank, kSize - 1) << status.message;
+  }
+}
+
 }  // namespace
 }  // namespace hvd::state
