@@ -16,10 +16,11 @@ namespace hvd::state {
 namespace {
 
 bool is_fed(const Variable& variable) {
+  if (!variable.committed) return false;  // its first copy is made while others look
   const Pieces& pieces = variable.copy.pieces;
   const size_t bytes = variable.committed_bytes().size();
-  return variable.committed && variable.spec.kind != VariableKind::kShard && !variable.on_device() &&
-         bytes > 0 && pieces.digests.size() == pieces_of(bytes) &&
+  return variable.spec.kind != VariableKind::kShard && !variable.on_device() && bytes > 0 &&
+         pieces.digests.size() == pieces_of(bytes) &&
          std::all_of(pieces.marks.begin(), pieces.marks.end(),
                      [](uint8_t mark) { return (mark & Pieces::kKnown) != 0; });
 }
