@@ -301,7 +301,8 @@ Status Sync::run(const Status& local) {
     status = transfer();
     if (!failed(status)) status = verify();
     const Status read = finish_reading(failed(status));
-    if (!failed(status)) status = read;
+    // A source that is lost while it is read has freed its commit: what came of it is not to blame.
+    if (!failed(status) || (status.code == HVD_INTERNAL && read.code == HVD_PEER_LOST)) status = read;
     if (failed(status) || failed(status = apply())) return status;
   }
   if (!state_.shards.empty()) {

@@ -2,6 +2,7 @@
 // messages and by reading memory.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -152,6 +153,38 @@ TEST_P(Large, BreakingAnywhereIsMadeUpForByTheNext) {  // contract 4, F4
     if (whole) return;
   }
   FAIL() << "it never came through";
+}
+
+// It has left, and its memory with it, while another rank reads: that is a loss, and no damage.
+TEST(LargeSync, WhoseSourceLeavesMeanwhileHasLostAPeer) {
+  Job job;
+  for (int i = 0; i < 2; ++i) job.workers.push_back(std::make_unique<Worker>(true, uint8_t{1}));
+  {
+    Fabric fabric(2);
+    job.sync(fabric);
+    ASSERT_TRUE(job.statuses[0].ok() && job.statuses[1].ok());
+  }
+  State& source = job.workers[1]->state;
+  job.workers[1]->large[0] ^= 1;
+  ASSERT_TRUE(source.save().ok());
+  FeedCommit commit;
+  ASSERT_TRUE(source.feed()->commit(&commit));
+  const std::string key = "t" + std::to_string(job.workers[1]->large.size());
+  const auto large = std::find_if(commit.items.begin(), commit.items.end(),
+                                  [&](const FeedItem& item) { return item.key == key; });
+  ASSERT_NE(large, commit.items.end());
+  auto* const memory = reinterpret_cast<uint8_t*>(large->address);
+  Fabric fabric(2, 2);
+  fabric.forge([&](int32_t to, int index, uint8_t*) {
+    constexpr int kPieces = 3, kRead = 4;  // after these allgathers it reads, and has read
+    if (to == 0 && index == kPieces) memory[1] ^= 1;
+    if (to != 0 || index != kRead) return;
+    Status left(HVD_PEER_LOST, "rank 1 has left");
+    fabric.engine(0).fail(left.at_rank(1));
+  });
+  job.sync(fabric);
+  EXPECT_EQ(job.statuses[0].code, HVD_PEER_LOST) << job.statuses[0].message;
+  EXPECT_EQ(job.statuses[0].rank, 1) << job.statuses[0].message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Memory, Large, ::testing::Bool(),
