@@ -37,6 +37,8 @@ class Native:
             self.closed = True
             self._destroy(self.pointer)
 
+    _at_exit = close
+
     def __del__(self) -> None:
         try:
             self.close()

@@ -461,3 +461,20 @@ def test_timeline(tmp_path):
         context.allreduce(np.ones(3), "seen")
         context.stop_timeline()
     assert any("seen" in path.read_text() for path in tmp_path.iterdir())
+
+
+def test_a_state_that_lives_to_the_end_goes_before_the_modules(python):
+    """It calls back for what its callbacks keep, for which the interpreter has to be whole."""
+    done = python("""
+        import atexit
+
+        atexit.register(lambda: print(state._handle.closed))  # called last
+        import hvd
+        from hvd import elastic
+
+        hvd.init()
+        state = elastic.State()
+        state.register_reset_callbacks([lambda: None])
+        state.commit()
+    """)
+    assert (done.stdout, done.stderr) == ("True\n", "")

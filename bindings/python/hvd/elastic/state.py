@@ -16,7 +16,7 @@ from .. import _abi
 from .._default import context as default_context
 from .._default import is_default
 from .._horovod import export_place
-from .._handles import Native, Registry
+from .._handles import Native, Registry, close_at_exit
 from ..codec import CodecLike, JsonCodec, codec_of
 from ..context import Context
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
@@ -91,6 +91,7 @@ class State:
         pointer = c_void_p()
         _abi.check(_lib.hvd_state_create, self._context._handle.pointer, byref(pointer))
         base(self, "_handle", Native(pointer.value, _lib.hvd_state_destroy))
+        close_at_exit(self._handle)  # which calls back what the callbacks keep
 
     _context: Context
     _problem: _Problem
