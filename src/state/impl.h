@@ -109,6 +109,11 @@ struct State::Impl {
   /// What this worker was fed becomes the copy of each variable that it fits.
   void take_fed();
 
+  // cover.cc
+  /// The last commit gains the live values of keys that it does not cover. On failure it is as it was.
+  Status cover();
+  Status take_from_devices();
+
   // divergence.cc
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
                        std::vector<Diverged>* ret_diverged);
@@ -123,6 +128,9 @@ struct State::Impl {
   Status check_promise();
   Status end();
   Status make_room();
+  /// Memory for `copy` of a variable: an object's after its save callback. What of it has no pages yet is
+  /// appended to `fresh`.
+  Status make_room(Variable& variable, Copy* copy, std::vector<std::span<uint8_t>>* fresh) const;
   /// Copies what is in host memory into the second set of buffers.
   void copy_host_part(bool parallel);
   /// Copies the objects' bytes into the second set of buffers: none is borrowed after that. Returns how many
@@ -137,6 +145,8 @@ struct State::Impl {
   /// Writes device memory and waits until it is written. `keep` stays until the copies are done, however long
   /// it takes.
   Status put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep = nullptr);
+  /// Copies to or from devices, and waits for that. `keep` as above.
+  Status carry(DeviceCopies::Way way, const MemoryOf& memory_of, std::shared_ptr<void> keep = nullptr);
   CopyThread& copy_thread();
   /// The thread has no job: HVD_OK, or HVD_TIMEOUT.
   Status rest();

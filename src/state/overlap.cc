@@ -102,20 +102,43 @@ Status State::Impl::start(DeviceCopies::Way way, const MemoryOf& memory_of,
   return {};
 }
 
-Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep) {
+Status State::Impl::carry(DeviceCopies::Way way, const MemoryOf& memory_of, std::shared_ptr<void> keep) {
   CopyThread& waits = copy_thread();
   std::vector<DeviceCopies::Ticket> tickets;
-  Status status = start(DeviceCopies::Way::kToDevice, memory_of, &tickets);
-  if (!tickets.empty()) {
-    const auto result = std::make_shared<Status>();
-    waits.watch(std::move(tickets),
-                [result, keep = std::move(keep)](Status done) { *result = std::move(done); });
-    if (Status late = rest(); !late.ok()) return late;
-    if (status.ok()) status = *result;
-  }
+  Status status = start(way, memory_of, &tickets);
+  if (tickets.empty()) return status;
+  const auto result = std::make_shared<Status>();
+  waits.watch(std::move(tickets),
+              [result, keep = std::move(keep)](Status done) { *result = std::move(done); });
+  if (Status late = rest(); !late.ok()) return late;
+  return status.ok() ? *result : status;
+}
+
+Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep) {
+  Status status = carry(DeviceCopies::Way::kToDevice, memory_of, std::move(keep));
   if (!status.ok() && status.code != HVD_CLOSED) {
     status.code = HVD_INTERNAL;
     status.message = fmt::format("state: device memory can't be written: {}", status.message);
+  }
+  return status;
+}
+
+Status State::Impl::make_room(Variable& variable, Copy* copy, std::vector<std::span<uint8_t>>* fresh) const {
+  if (variable.is_object()) return variable.make_room(*copy, fresh);
+  if (copy->memory.size() >= variable.bytes) return {};
+  Status status;
+  try {
+    if (variable.on_device()) {
+      status = Memory::allocate(copies, variable.memory, variable.bytes, &copy->memory);
+    } else {
+      copy->memory = Memory(variable.bytes);
+      copy->pieces.fit(0);
+      fresh->push_back(variable.data(*copy));
+    }
+  } catch (const std::bad_alloc&) { status = Status(HVD_INTERNAL, "out of memory"); }
+  if (!status.ok()) {
+    status.message = fmt::format("{} bytes for the copy of state key '{}': {}", variable.bytes,
+                                 variable.spec.key, status.message);
   }
   return status;
 }
@@ -124,25 +147,7 @@ Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> ke
 Status State::Impl::make_room() {
   std::vector<std::span<uint8_t>> fresh;
   for (auto& [key, variable] : variables) {
-    if (variable.is_object()) {
-      if (Status status = variable.make_room(variable.next, &fresh); !status.ok()) return status;
-      continue;
-    }
-    if (variable.next.memory.size() >= variable.bytes) continue;
-    Status status;
-    try {
-      if (variable.on_device()) {
-        status = Memory::allocate(copies, variable.memory, variable.bytes, &variable.next.memory);
-      } else {
-        variable.next.memory = Memory(variable.bytes);
-        variable.next.pieces.fit(0);
-        fresh.push_back(variable.data(variable.next));
-      }
-    } catch (const std::bad_alloc&) { status = Status(HVD_INTERNAL, "out of memory"); }
-    if (status.ok()) continue;
-    status.message =
-        fmt::format("{} bytes for the copy of state key '{}': {}", variable.bytes, key, status.message);
-    return status;
+    if (Status status = make_room(variable, &variable.next, &fresh); !status.ok()) return status;
   }
   if (!fresh.empty()) get_pages(fresh);
   return {};
@@ -185,7 +190,6 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   commit.epoch = commit.devices ? copies->epoch() : 0;
   commit.revision = revision() + (counted ? 1 : 0);
   commit.began = now();
-  prepared = 0;
   if (commit.devices && DeviceCopies::is_lost(commit.epoch)) {
     return {HVD_PEER_LOST,
             "state: the generation is lost: what devices hold is undefined and was not copied"};
@@ -212,6 +216,8 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   }
   if (Status status = make_room(); !status.ok()) return status;
   CopyThread& waits = copy_thread();
+  prepared = 0;  // what it had is written over from here on
+  for (auto& [key, variable] : variables) variable.copying = true;
   std::vector<PieceCopy> at_once;
   pieces.clear();
   for (auto& [key, variable] : variables) {
@@ -300,10 +306,12 @@ void State::Impl::take_next() {
   const FeedPause pause(*this);
   uint64_t bytes = 0;
   for (auto& [key, variable] : variables) {
-    std::swap(variable.copy, variable.next);
-    variable.digest = variable.next_digest;
-    variable.committed = true;
-    variable.fed = false;
+    if (std::exchange(variable.copying, false)) {  // else it was registered since
+      std::swap(variable.copy, variable.next);
+      variable.digest = variable.next_digest;
+      variable.committed = true;
+      variable.fed = false;
+    }
     bytes += variable.committed_bytes().size();
   }
   const Digest digest = total();

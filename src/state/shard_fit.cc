@@ -1,6 +1,7 @@
 // Before a sync: this rank's ranges in a new generation, and live values where there is no commit yet.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "state/shards.h"
@@ -71,6 +72,42 @@ Status Shards::take_live(const Generation& generation, uint64_t revision) {
   sealed_.whole = true;
   next_ = {};
   for (Shard& shard : shards_) shard.stale = false;
+  return {};
+}
+
+Status Shards::cover(const std::vector<std::string>& keys, uint64_t revision) {
+  std::vector<Segment> list;
+  size_t at = 0;
+  for (uint32_t key = 0; key < shards_.size(); ++key) {
+    if (std::find(keys.begin(), keys.end(), shards_[key].key) == keys.end()) continue;
+    Segment& segment = list.emplace_back();
+    segment.range = {key, shards_[key].begin, shards_[key].end};
+    segment.at = at;
+    segment.bytes = shards_[key].bytes();
+    at += whole_lines(segment.bytes);
+  }
+  if (list.empty()) return {};
+  ParcelPtr added;
+  try {
+    added = parcel(std::move(list), -1);
+  } catch (const std::bad_alloc&) {
+    return {HVD_INTERNAL, fmt::format("out of memory: {} bytes for the copy of new shards", at)};
+  }
+  std::vector<PieceCopy> pieces;
+  for (Segment& segment : added->segments) {
+    segment.pieces.fit(segment.bytes);
+    append_pieces(added->data(segment), shards_[segment.range.key].live, segment.bytes, &segment.pieces,
+                  &pieces);
+  }
+  copy_pieces(pieces, true);
+  for (Segment& segment : added->segments) segment.digest = segment.pieces.content();
+  if (!sealed_.whole) {  // commits had no shards so far
+    sealed_ = {};
+    sealed_.revision = revision;
+    sealed_.whole = true;
+  }
+  sealed_.held.push_back(added);
+  if (next_.whole) next_.held.push_back(added);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -118,7 +119,9 @@ void Shards::remove(const std::string& key) {
 }
 
 void Shards::renumber(const std::function<uint32_t(uint32_t)>& number) {
+  std::set<const Parcel*> done;  // one may be in both sets
   const auto in = [&](const ParcelPtr& parcel) {
+    if (!done.insert(parcel.get()).second) return;
     for (Segment& segment : parcel->segments) segment.range.key = number(segment.range.key);
   };
   for (Set* set : {&sealed_, &next_}) {

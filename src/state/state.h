@@ -105,7 +105,8 @@ class State {
   void add_object(const std::string& key, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load,
                   const std::string& detail = {});
   /// `source` gives the generation, for this shard and for all that were added before. With shards save(),
-  /// begin() and end() are collective over all ranks, and refresh() leaves a last commit as it is.
+  /// begin() and end() are collective over all ranks, and refresh() adds to a last commit what was registered
+  /// since, and leaves it as it is.
   void add_shard(const std::string& key, ShardInfo info, GenerationSource source);
   /// See hvd_state_on_lost.
   void on_lost(Callback<hvd_lost_fn> lost);

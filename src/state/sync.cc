@@ -339,8 +339,9 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const Known
     local = settled;  // told to all, as a copy that fails is
   } else if (comes_late(known, rank) && !has_commit) {
     take_fed();
-  } else if (refresh_first && !shards.empty() && complete()) {
+  } else if (refresh_first && !shards.empty() && has_commit) {
     local = restore();
+    if (local.ok() && !complete()) local = cover();
   } else if (refresh_first || !complete()) {
     local = copy(false);
     if (local.ok()) local = settle();

@@ -78,6 +78,7 @@ struct Variable {
   Digest digest;     // of the copy; random before the first
   bool fed = false;  // the pieces of `copy` that are known are no commit's: `live` does not have them
   // Of the commit that is under way, unless that is made in place.
+  bool copying = false;  // it has a part in that
   Copy next;
   Digest next_digest;
 
