@@ -28,8 +28,9 @@ typedef struct hvd_shard {
  * the number of workers has changed since the worker got its range. The sync fills `data`, unless nothing
  * was ever synced: then `data` holds the program's initial values. The old memory is no longer used, and
  * may be freed or given again. It is called in the thread that calls hvd_run or sync, with no lock held,
- * possibly several times until a sync succeeds. Nonzero: the sync fails with HVD_CALLBACK_FAILED on this
- * rank. */
+ * possibly several times until a sync succeeds. Its time does not count as the sync's; others wait for it as
+ * for a rank that does not call (option operation_timeout). Nonzero: the sync fails with
+ * HVD_CALLBACK_FAILED on this rank. */
 typedef int32_t (*hvd_reshard_fn)(void *userdata, hvd_shard *shard);
 
 /* As a number of copies: none. */
@@ -85,7 +86,8 @@ HVD_API hvd_status hvd_shard_range(int64_t global_elements, int32_t rank, int32_
  * HVD_JOB_FAILED on every rank; the sentence names a key, the elements that are lost and who held them.
  * With it, set on all ranks, each rank is called with that sentence instead. It loads everything that is
  * registered, with shards in their new ranges, from the program's own checkpoint: the same step on all
- * ranks. Then training goes on as after a sync. Nonzero: HVD_CALLBACK_FAILED. NULL takes it back. */
+ * ranks. Then training goes on as after a sync. Loading may take any time, as long as no rank is done later
+ * than another by more than operation_timeout. Nonzero: HVD_CALLBACK_FAILED. NULL takes it back. */
 typedef int32_t (*hvd_lost_fn)(void *userdata, const char *sentence);
 HVD_API hvd_status hvd_state_on_lost(hvd_state *state, hvd_lost_fn lost, void *userdata,
                                      hvd_destroy_fn destroy, hvd_error *error);

@@ -93,8 +93,8 @@ struct State::Impl {
   /// The commit that was prepared becomes the last one if somebody has sealed it. In a sync, when all know
   /// `revision`.
   Status promote(uint64_t revision);
-  /// After everything else: fresh: nobody has state.
-  Status sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Time deadline,
+  /// After everything else. fresh: nobody has state. The time-out begins when the program has its ranges.
+  Status sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Duration timeout,
                      SyncResult* result, bool* ret_lost);
   Status reload(const Status& why, uint64_t revision);
   Status hand_over();
@@ -102,7 +102,7 @@ struct State::Impl {
   void take_next();
 
   Status sync_once(collective::Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-                   Time deadline, const Status& local, SyncResult* result, bool* ret_lost);
+                   Duration timeout, const Status& local, SyncResult* result, bool* ret_lost);
 
   /// Whether others have state and this rank has none: nothing of what it has found counts.
   bool comes_late(const std::vector<Summary>& known, int32_t rank) const;

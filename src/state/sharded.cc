@@ -87,7 +87,7 @@ Status State::Impl::promote(uint64_t revision) {
   return restore();
 }
 
-Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Time deadline,
+Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, bool fresh, Duration timeout,
                                 SyncResult* result, bool* ret_lost) {
   Generation generation;
   Status local = generation_source(&generation);
@@ -98,6 +98,8 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
     local = shards.fit(generation);
   }
   if (local.ok() && fresh) local = shards.take_live(generation, revision);
+  // The reshard callbacks' time is the program's: each rank waits for others' from here on.
+  const Time deadline = now() + timeout;
   Status status;
   try {
     status =

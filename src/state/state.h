@@ -162,7 +162,8 @@ class State {
   /// the last commit does not cover are copied in any case. A copy that fails is told to all. On failure last
   /// commit and live values are as they were, but undefined on a rank without state where others have some:
   /// HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the same message on every rank), HVD_PEER_LOST,
-  /// HVD_TIMEOUT, HVD_CALLBACK_FAILED. Objects' load callbacks run when everything has arrived; if one fails,
+  /// HVD_TIMEOUT, HVD_CALLBACK_FAILED. `timeout` begins anew after callbacks: the program's time is its own,
+  /// and others wait for a rank that is in one as long as for one that does not call. Objects' load callbacks run when everything has arrived; if one fails,
   /// those that ran are given the last commit again.
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const Known& known, Duration timeout,
               SyncResult* ret_result, bool refresh_first = false);

@@ -304,9 +304,10 @@ Status Sync::run(const Status& local) {
     // A source that is lost while it is read has freed its commit: what came of it is not to blame.
     if (!failed(status) || (status.code == HVD_INTERNAL && read.code == HVD_PEER_LOST)) status = read;
     if (failed(status) || failed(status = apply())) return status;
+    deadline_ = now() + timeout_;  // others may be in their load callbacks still
   }
   if (!state_.shards.empty()) {
-    status = state_.sync_shards(engine_, result.revision, fresh_, deadline_, &result, &lost);
+    status = state_.sync_shards(engine_, result.revision, fresh_, timeout_, &result, &lost);
     if (failed(status)) return status;
   }
   adopt();
@@ -325,7 +326,6 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const Known
     return {HVD_INVALID,
             fmt::format("state sync: {} ranks are known, expected all {} or none", known.size(), size)};
   }
-  const Time deadline = now() + timeout;
   const Status settled = settle();
   if (shards.empty() && told.still && !known.empty() && all_agree(known)) {
     if (!settled.ok()) return settled;
@@ -351,7 +351,7 @@ Status State::Impl::sync(Engine& engine, int32_t rank, int32_t size, const Known
     bool lost_shards = false;
     Status status;
     try {
-      status = sync_once(engine, rank, size, known, deadline, local, &result, &lost_shards);
+      status = sync_once(engine, rank, size, known, timeout, local, &result, &lost_shards);
     } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory in state sync"}; }
     if (status.ok() && ret_result != nullptr) *ret_result = result;
     if (!lost_shards) return status;
@@ -396,10 +396,10 @@ void State::Impl::take_fed() {
 }
 
 Status State::Impl::sync_once(Engine& engine, int32_t rank, int32_t size, const std::vector<Summary>& known,
-                              Time deadline, const Status& local, SyncResult* result, bool* ret_lost) {
+                              Duration timeout, const Status& local, SyncResult* result, bool* ret_lost) {
   const FeedPause pause(*this);
   if (size > 1) {
-    Sync sync(*this, engine, rank, size, known, deadline);
+    Sync sync(*this, engine, rank, size, known, timeout);
     Status status = sync.run(local);
     *result = sync.result;
     *ret_lost = sync.lost;
@@ -414,7 +414,7 @@ Status State::Impl::sync_once(Engine& engine, int32_t rank, int32_t size, const 
   *result = {mine.revision, 0, 0, 0};
   prepared = 0;
   if (!shards.empty()) {
-    Status status = sync_shards(engine, mine.revision, !mine.has_state, deadline, result, ret_lost);
+    Status status = sync_shards(engine, mine.revision, !mine.has_state, timeout, result, ret_lost);
     if (!status.ok()) return status;
   }
   std::lock_guard lock(mutex);

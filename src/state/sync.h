@@ -17,13 +17,14 @@ class Sync {
  public:
   /// known: of each rank, or of none.
   Sync(State::Impl& state, collective::Engine& engine, int32_t rank, int32_t size,
-       const std::vector<Summary>& known, Time deadline)
+       const std::vector<Summary>& known, Duration timeout)
       : state_(state),
         engine_(engine),
         rank_(rank),
         size_(static_cast<size_t>(size)),
         known_(known),
-        deadline_(deadline) {
+        timeout_(timeout),
+        deadline_(now() + timeout) {
     for (auto& [key, variable] : state_.variables) variables_.push_back(&variable);
   }
 
@@ -90,7 +91,8 @@ class Sync {
   const int32_t rank_;
   const size_t size_;
   const std::vector<Summary>& known_;
-  const Time deadline_;
+  const Duration timeout_;
+  Time deadline_;  // of what the ranks do until the program's callbacks run: their time is the program's
   std::vector<Variable*> variables_;  // in the order of keys
   std::vector<uint8_t> specs_;
   std::vector<Head> heads_;                     // by rank

@@ -1,4 +1,7 @@
 // Shards among ranks in one process: commits and syncs that are cut off at every point, losses, other sizes.
+#include <barrier>
+
+#include "patience.h"
 #include "state/shard_histories.h"
 
 namespace hvd::state {
@@ -105,6 +108,78 @@ TEST_F(Shards, TheProgramMayLoadItsOwnInstead) {
   form();
   ASSERT_TRUE(ok(sync()));
   expect_step(3);
+}
+
+/// Callbacks of the program that take longer than a sync may, on all ranks nearly alike.
+struct Slow {
+  Slow(Worker& on, std::barrier<>& with, Duration time) : worker(on), all(with), longer(time) {}
+  void wait() {
+    all.arrive_and_wait();
+    const Time until = now() + longer + (worker.at.first == 0 ? Duration(0) : milliseconds(300));
+    while (now() < until) std::this_thread::sleep_until(until);
+  }
+  void add_shard() {
+    ShardInfo info;
+    info.tensor = {data.data(), HVD_DTYPE_UINT8, {1}};
+    info.global_elements = worker.at.second;
+    info.offset = worker.at.first;
+    info.reshard = Callback<hvd_reshard_fn>(
+        [](void* self, hvd_shard* shard) -> int32_t {
+          static_cast<Slow*>(self)->wait();
+          shard->data = static_cast<Slow*>(self)->data.data();
+          return 0;
+        },
+        this, nullptr);
+    worker.state.add_shard("slow", std::move(info), [this](Generation* to) { return worker.place(to); });
+  }
+  Worker& worker;
+  std::barrier<>& all;
+  const Duration longer;
+  std::vector<uint8_t> data = std::vector<uint8_t>(16);
+};
+
+TEST_F(Shards, TheProgramsOwnTimeIsNotTheSyncs) {
+  const Duration timeout = test::patient(std::chrono::milliseconds(1500));
+  const auto sync_in_time = [&] {
+    return all([&](Worker& worker) {
+      return worker.state.sync(fabric->engine(worker.at.first), worker.at.first, worker.at.second, {},
+                               timeout, &worker_result(worker));
+    });
+  };
+  for (const bool all_lost : {true, false}) {  // or ranges change
+    SCOPED_TRACE(all_lost);
+    copies_ = 1;
+    workers.clear();
+    std::barrier together(all_lost ? 2 : 3);
+    std::vector<std::unique_ptr<Slow>> slow;
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      slow.push_back(std::make_unique<Slow>(add(4), together, timeout + milliseconds(100)));
+      if (!all_lost) slow.back()->add_shard();
+    }
+    form();
+    ASSERT_TRUE(ok(sync()));
+    ASSERT_TRUE(ok(commit()));
+    lose(all_lost ? std::vector<size_t>{1, 2, 0} : std::vector<size_t>{1});
+    restore();
+    if (all_lost) {
+      slow.push_back(std::make_unique<Slow>(add(2), together, timeout + milliseconds(100)));
+      for (size_t i = 3; i < slow.size(); ++i) {  // who is there
+        Slow* const one = slow[i].get();
+        one->worker.state.on_lost(Callback<hvd_lost_fn>(
+            [](void* self, const char*) -> int32_t {
+              static_cast<Slow*>(self)->wait();
+              static_cast<Slow*>(self)->worker.fill(2);
+              return 0;
+            },
+            one, nullptr));
+      }
+    }
+    form();
+    const auto synced = sync_in_time();
+    ASSERT_TRUE(ok(synced)) << text(synced);
+    expect_step(all_lost ? 2 : 1);
+    workers.clear();
+  }
 }
 
 TEST_F(Shards, WhatDoesNotFitIsAMismatchOnAllRanks) {
