@@ -251,11 +251,19 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
 }
 
 void Shards::adopt() {
-  spare_.clear();
+  std::vector<ParcelPtr> before = std::exchange(spare_, {});
   for (ParcelPtr& parcel : sealed_.held) let_go(std::move(parcel));
   for (Parity& parity : sealed_.parity) let_go(std::move(parity.sum));
   let_go(std::move(sealed_.own));
   sealed_ = std::exchange(next_, {});
+  // What is in both is no spare. Where that is all of it nothing was made: the spare of before stays.
+  std::erase_if(spare_, [&](const ParcelPtr& parcel) {
+    const auto is_sum = [&](const Parity& parity) { return parity.sum == parcel; };
+    return parcel == sealed_.own ||
+           std::find(sealed_.held.begin(), sealed_.held.end(), parcel) != sealed_.held.end() ||
+           std::any_of(sealed_.parity.begin(), sealed_.parity.end(), is_sum);
+  });
+  if (spare_.empty()) spare_ = std::move(before);
   for (Shard& shard : shards_) shard.stale = false;
 }
 

@@ -1,4 +1,9 @@
 // Shards of ranks on one machine, so large that copies are the pages of their owners.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <set>
+
 #include "state/shard_histories.h"
 
 namespace hvd::state {
@@ -107,6 +112,36 @@ TEST_F(MappedShards, ASyncWritesWhatARestoreHasLeft) {
     form();
     ASSERT_TRUE(ok(sync()));
     expect_step(1);
+  }
+}
+
+/// Files of shared memory that this process has, by number.
+std::set<std::string> shared_files() {
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string name = std::filesystem::read_symlink(entry.path(), gone).string();
+    struct stat info {};
+    if (name.find("hvd-shards") != std::string::npos && ::stat(entry.path().c_str(), &info) == 0)
+      files.insert(std::to_string(info.st_ino));
+  }
+  return files;
+}
+
+/// A commit writes where the one before the last was. A sync that moves nothing leaves it that.
+TEST_F(MappedShards, ASyncThatMovesNothingLeavesTheNextCommitItsMemory) {
+  start(2, 1);
+  ASSERT_TRUE(ok(sync()));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(ok(commit()));
+  const std::set<std::string> before = shared_files();
+  EXPECT_EQ(before.size(), 4U);
+  for (int i = 0; i < 2; ++i) {
+    form();
+    ASSERT_TRUE(ok(sync()));
+    EXPECT_EQ(shared_files(), before);
+    ASSERT_TRUE(ok(commit()));
+    EXPECT_EQ(shared_files(), before);
+    expect_step(static_cast<uint64_t>(5 + i));
   }
 }
 
