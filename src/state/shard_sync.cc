@@ -80,9 +80,10 @@ Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision,
   if (lost.size() > 1) more = fmt::format(" and {} more ranges", lost.size() - 1);
   Status status(HVD_JOB_FAILED,
                 fmt::format("state revision {}: {}{} are lost: {}", revision, told(lost[0]), more,
-                            who.empty() ? "nobody is left who held them"
-                                        : who + (parity ? ", and more than one of these is lost"
-                                                        : ", and none of it is left")));
+                            who.empty()     ? "nobody is left who held them"
+                            : who == kLater ? who
+                                            : who + (parity ? ", and more than one of these is lost"
+                                                            : ", and none of it is left")));
   if (size > 1) {
     // Who stops leaves, and to a slower rank that would look like a loss: all know before anybody acts on it.
     const uint8_t known = 1;

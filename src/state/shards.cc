@@ -85,7 +85,7 @@ void Shards::add(Shard shard, const Generation& place) {
   // Ranges are told by number of key, which changes: parcels of before mean nothing any more.
   const auto index = static_cast<uint32_t>(where - shards_.begin());
   shards_.insert(where, std::move(shard));
-  renumber([&](uint32_t key) { return key + (key >= index ? 1 : 0); });
+  renumber([&](uint32_t key) { return std::optional(key + (key >= index ? 1 : 0)); });
   order_.resize(shards_.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
@@ -112,27 +112,39 @@ void Shards::remove(const std::string& key) {
       return std::any_of(stripe.begin(), stripe.end(), [&](const ShardRange& r) { return r.key == index; });
     });
   }
-  renumber([&](uint32_t number) { return number - (number > index ? 1 : 0); });
+  renumber([&](uint32_t number) {
+    return number == index ? std::nullopt : std::optional(number - (number > index ? 1 : 0));
+  });
   std::erase(order_, index);
   for (uint32_t& number : order_) number -= number > index ? 1 : 0;
   if (shards_.empty()) forget();
 }
 
-void Shards::renumber(const std::function<uint32_t(uint32_t)>& number) {
+void Shards::renumber(const std::function<std::optional<uint32_t>(uint32_t)>& number) {
   std::set<const Parcel*> done;  // one may be in both sets
   const auto in = [&](const ParcelPtr& parcel) {
     if (!done.insert(parcel.get()).second) return;
-    for (Segment& segment : parcel->segments) segment.range.key = number(segment.range.key);
+    for (Segment& segment : parcel->segments) segment.range.key = number(segment.range.key).value();
   };
   for (Set* set : {&sealed_, &next_}) {
     if (set->own) in(set->own);
     for (const ParcelPtr& parcel : set->held) in(parcel);
     for (Parity& parity : set->parity) {
       for (auto& stripe : parity.block.members) {
-        for (ShardRange& range : stripe) range.key = number(range.key);
+        for (ShardRange& range : stripe) range.key = number(range.key).value();
       }
     }
-    set->layout.reset();
+    if (set->layout == nullptr) continue;
+    auto layout = std::make_shared<ShardLayout>(*set->layout);
+    for (std::vector<ShardRange>& own : layout->own) {
+      std::vector<ShardRange> before = std::move(own);
+      own.clear();
+      for (uint32_t key = 0; key < shards_.size(); ++key) own.push_back({key, 0, 0});  // nobody had any yet
+      for (const ShardRange& range : before) {
+        if (const auto key = number(range.key)) own[*key] = {*key, range.begin, range.end};
+      }
+    }
+    set->layout = std::move(layout);
   }
   spare_.clear();
 }
@@ -341,15 +353,17 @@ std::string Shards::told(const ShardRange& range) const {
                      shards_[range.key].key);
 }
 
-/// "" if this rank does not know.
+/// "" if this rank does not know; kLater if nobody had any of the key.
 std::string Shards::who_had(const ShardRange& range) const {
   const std::shared_ptr<const ShardLayout>& layout = sealed_.layout;
   if (layout == nullptr) return {};
   const auto name = [&](int32_t rank) {
     return fmt::format("rank {} (host {})", rank, layout->hosts[static_cast<size_t>(rank)]);
   };
+  bool known = false;
   for (size_t rank = 0; rank < layout->own.size(); ++rank) {
     const ShardRange& own = layout->own[rank][range.key];
+    known = known || own.begin < own.end;
     if (range.begin < own.begin || range.begin >= own.end) continue;
     std::string text = fmt::format("{} held them", name(static_cast<int32_t>(rank)));
     if (shards_[range.key].parity > 0) {
@@ -371,7 +385,7 @@ std::string Shards::who_had(const ShardRange& range) const {
     return fmt::format("{}, {} {}", text, fmt::join(copies, " and "),
                        copies.size() == 1 ? "the copy" : "the copies");
   }
-  return {};
+  return known ? "" : kLater;
 }
 
 }  // namespace hvd::state

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -239,9 +240,10 @@ class Shards {
   Memory remade(size_t total, bool shared);
   void await_spare(size_t total);
   std::vector<ShardRange> ranges() const;
-  /// A key was added or taken away: number(before) is what it is now.
-  void renumber(const std::function<uint32_t(uint32_t)>& number);
+  /// A key was added or taken away: number(before) is what it is now; none: it is gone.
+  void renumber(const std::function<std::optional<uint32_t>(uint32_t)>& number);
   std::string told(const ShardRange& range) const;
+  static constexpr const char* kLater = "the key was registered after that commit";
   std::string who_had(const ShardRange& range) const;
 
   const bool reads_others_;

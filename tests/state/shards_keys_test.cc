@@ -159,6 +159,68 @@ TEST_F(ShardsKeys, AShardThatComesAfterTheLastCommitIsInTheNextSync) {
   }
 }
 
+/// Whatever came or went since the commit, the sentence says who had what of it.
+TEST_F(ShardsKeys, ThatComeOrGoLeaveWhoHeldTheOthersKnown) {
+  for (const bool comes : {true, false}) {
+    SCOPED_TRACE(comes);
+    start(4, 1);
+    ASSERT_TRUE(ok(sync()));
+    ASSERT_TRUE(ok(commit()));
+    const auto holders = place_copies({"a", "b", "a", "b"}, 2);
+    std::vector<uint32_t> data(10);
+    for (auto& worker : workers) {
+      worker->state.remove(comes ? "n" : "m");
+      if (!comes) continue;
+      const ShardRange range = even_range(0, 29, worker->at.first, 4);
+      worker->shard("a", HVD_DTYPE_UINT32, data.data(), range.elements(), 29, range.begin, 1, nullptr);
+    }
+    // "n" has two copies.
+    std::vector<size_t> lost = {1, static_cast<size_t>(holders[1][0])};
+    if (!comes) lost.push_back(static_cast<size_t>(holders[1][1]));
+    lose(lost);
+    restore();
+    if (comes) {
+      for (auto& worker : workers) worker->state.remove("a");
+    }
+    form();
+    const auto synced = sync();
+    const std::string what = comes ? "elements 250 to 499 of state key 'm'" : "of state key 'n'";
+    for (const Status& status : synced) {
+      EXPECT_EQ(status.code, HVD_JOB_FAILED);
+      EXPECT_EQ(status.message, synced[0].message);
+      EXPECT_NE(status.message.find(what), std::string::npos) << status.message;
+      EXPECT_NE(status.message.find("rank 1 (host b) held them, "), std::string::npos) << status.message;
+    }
+  }
+}
+
+TEST_F(ShardsKeys, AShardThatNoCommitHasIsLostWithItsWorkerAndTheSentenceSaysSo) {
+  start(3, 1);
+  ASSERT_TRUE(ok(sync()));
+  ASSERT_TRUE(ok(commit()));
+  std::vector<uint32_t> data(30);
+  for (auto& worker : workers) {
+    const ShardRange range = even_range(0, 29, worker->at.first, 3);
+    worker->shard("a", HVD_DTYPE_UINT32, data.data(), range.elements(), 29, range.begin, 1,
+                  [](void* self, hvd_shard* shard) -> int32_t {
+                    static_cast<void>(self);
+                    static std::vector<uint32_t> room(30);
+                    shard->data = room.data();
+                    return 0;
+                  });
+  }
+  lose({1});
+  restore();
+  form();
+  for (const Status& status : sync()) {
+    EXPECT_EQ(status.code, HVD_JOB_FAILED);
+    EXPECT_EQ(
+        status.message,
+        "state revision 1: elements 10 to 19 of state key 'a' are lost: the key was registered after that "
+        "commit");
+  }
+}
+
 /// A program that tries again before it returns from its training function. Another takes the place of who is
 /// lost, so that ranges may stay.
 TEST_F(ShardsKeys, ACommitThatCantBeginLeavesTheOneThatWasCutOff) {
