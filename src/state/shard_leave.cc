@@ -1,4 +1,7 @@
-// Before a planned change of ranks: what only ranks that leave have goes to others.
+// Before a planned change of ranks: what those that leave have goes to others, so that as many of these may be
+// lost before copies are made anew as at any other time (contract 15, 18).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,26 +12,63 @@
 #include "state/shards.h"
 
 namespace hvd::state {
+namespace {
 
-Status Shards::hand_over(const Generation& generation) {
-  const int32_t rank = generation.rank, size = generation.size();
-  if (size == 1 || !sealed_.whole) return {};
-  const Time deadline = now() + generation.timeout;
-  // The ranks that leave, as far as any rank has heard: one of them knows of the newest change of hosts,
-  // since all have agreed on it.
+// Of what has parity: the group is not whole without those that leave, and one of its members may be lost.
+constexpr int32_t kParityHolders = 2;
+
+/// The ranks that leave, as far as any rank has heard: one of them knows of the newest change of hosts, since
+/// all have agreed on it.
+Status gather_leavers(const Generation& generation, Time deadline, std::vector<bool>* ret_leaves) {
   std::vector<uint8_t> bytes, all;
   put(&bytes, static_cast<uint64_t>(generation.leaving.size()));
   for (const int32_t leaver : generation.leaving) put(&bytes, static_cast<uint64_t>(leaver));
   Status status =
       gather(*generation.engine, deadline, "hvd.shards.leaving", bytes.data(), bytes.size(), &all);
   if (!status.ok()) return status;
-  std::vector<bool> leaves(static_cast<size_t>(size), false);
+  ret_leaves->assign(static_cast<size_t>(generation.size()), false);
   uint64_t count = 0, leaver = 0;
   for (std::span<const uint8_t> rest(all); take(&rest, &count);) {
     for (uint64_t i = 0; i < count && take(&rest, &leaver); ++i) {
-      if (leaver < leaves.size()) leaves[leaver] = true;
+      if (leaver < ret_leaves->size()) (*ret_leaves)[leaver] = true;
     }
   }
+  return {};
+}
+
+/// Whether all ranks have room for what they are to take; if not, who has none.
+Status gather_room(const Generation& generation, Time deadline, bool mine, int32_t* ret_without) {
+  const uint8_t word = mine ? 1 : 0;
+  std::vector<uint8_t> all;
+  Status status = gather(*generation.engine, deadline, "hvd.shards.room", &word, sizeof(word), &all);
+  if (!status.ok()) return status;
+  const auto none = std::find(all.begin(), all.end(), 0);
+  *ret_without = none == all.end() ? -1 : static_cast<int32_t>(none - all.begin());
+  return {};
+}
+
+}  // namespace
+
+ParcelPtr Shards::room_for(const std::vector<ShardRange>& ranges) {
+  std::vector<Segment> list;
+  size_t at = 0;
+  for (const ShardRange& range : ranges) {
+    Segment& segment = list.emplace_back();
+    segment.range = range;
+    segment.at = at;
+    segment.bytes = static_cast<size_t>(range.elements()) * shards_[range.key].element_bytes;
+    at += whole_lines(segment.bytes);
+  }
+  return list.empty() ? nullptr : parcel(std::move(list), -1);
+}
+
+Status Shards::hand_over(const Generation& generation) {
+  const int32_t rank = generation.rank, size = generation.size();
+  if (size == 1 || !sealed_.whole) return {};
+  const Time deadline = now() + generation.timeout;
+  std::vector<bool> leaves;
+  Status status = gather_leavers(generation, deadline, &leaves);
+  if (!status.ok()) return status;
   if (std::find(leaves.begin(), leaves.end(), true) == leaves.end()) return {};
   std::vector<ParcelPtr> bag = sealed_.held;
   if (sealed_.own) bag.push_back(sealed_.own);
@@ -36,7 +76,8 @@ Status Shards::hand_over(const Generation& generation) {
   ShardHead mine;
   mine.rank = static_cast<uint64_t>(rank);
   mine.revision = sealed_.revision;
-  bytes = write_shard_table(mine, ranges(), has);
+  const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), has);
+  std::vector<uint8_t> all;
   status = gather(*generation.engine, deadline, "hvd.shards.held", bytes.data(), bytes.size(), &all);
   if (!status.ok()) return status;
   ShardTables tables;
@@ -47,34 +88,111 @@ Status Shards::hand_over(const Generation& generation) {
     if (head.revision != sealed_.revision) return {};  // the next sync sees to it
   }
   const std::vector<uint64_t> elements = element_bytes();
-  const Ranges takes = plan_handover(tables.has, leaves, elements);
-  const ShardPlan plan = plan_shards(tables.has, takes, elements);
-  if (plan.moves.empty()) return {};
-  std::vector<Segment> list;
-  size_t at = 0;
-  for (const ShardRange& range : takes[static_cast<size_t>(rank)]) {
-    Segment& segment = list.emplace_back();
-    segment.range = range;
-    segment.at = at;
-    segment.bytes = static_cast<size_t>(range.elements()) * elements[range.key];
-    at += whole_lines(segment.bytes);
+  std::vector<int32_t> holders;
+  for (const Shard& shard : shards_)
+    holders.push_back(shard.parity > 0 ? kParityHolders : std::max(shard.copies, 0) + 1);
+  // Where there is no room for that, one that stays is better than none.
+  ShardPlan plan;
+  ParcelPtr taken;
+  for (int32_t without = 0; without >= 0;) {
+    const Ranges takes = plan_handover(tables.has, leaves, elements, holders);
+    plan = plan_shards(tables.has, takes, elements);
+    if (plan.moves.empty()) break;
+    bool room = true;
+    try {
+      taken = room_for(takes[static_cast<size_t>(rank)]);
+    } catch (const std::bad_alloc&) { room = false; }
+    if (status = gather_room(generation, deadline, room, &without); !status.ok()) return status;
+    if (without < 0) break;
+    taken = nullptr;
+    if (std::all_of(holders.begin(), holders.end(), [](int32_t count) { return count == 1; })) {
+      Status none(HVD_INTERNAL,
+                  fmt::format("out of memory: rank {} has no room for shards of those that leave", without));
+      return none.at_rank(without);
+    }
+    holders.assign(holders.size(), 1);
   }
-  std::vector<ParcelPtr> taken;
-  try {
-    if (!list.empty()) taken.push_back(parcel(std::move(list), -1));
-  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: shards of those that leave"}; }
-  Carriage carriage(*generation.engine, deadline, rank, elements, bag, taken);
-  status = carriage.start(plan.moves);
-  if (Status landed = carriage.land(); status.ok()) status = landed;
-  if (!status.ok()) return status;
-  for (const ParcelPtr& parcel : taken) {
-    for (Segment& segment : parcel->segments)
-      segment.digest = content_digest(parcel->data(segment), segment.bytes);
-    sealed_.held.push_back(parcel);
+  if (!plan.moves.empty()) {
+    std::vector<ParcelPtr> to;
+    if (taken != nullptr) to.push_back(taken);
+    Carriage carriage(*generation.engine, deadline, rank, elements, bag, to);
+    status = carriage.start(plan.moves);
+    if (Status landed = carriage.land(); status.ok()) status = landed;
+    if (!status.ok()) return status;
+    for (const ParcelPtr& parcel : to) {
+      for (Segment& segment : parcel->segments)
+        segment.digest = content_digest(parcel->data(segment), segment.bytes);
+      sealed_.held.push_back(parcel);
+    }
   }
+  if (status = hand_over_parity(generation, leaves, deadline); !status.ok()) return status;
   // Ranks that leave stay until everything has arrived.
   const uint8_t done = 1;
   return gather(*generation.engine, deadline, "hvd.shards.taken", &done, sizeof(done), &all);
+}
+
+/// Without the blocks of those that leave a member of their group that is lost could not be made again.
+Status Shards::hand_over_parity(const Generation& generation, const std::vector<bool>& leaves,
+                                Time deadline) {
+  if (std::none_of(shards_.begin(), shards_.end(), [](const Shard& shard) { return shard.parity > 0; }))
+    return {};
+  const auto me = static_cast<size_t>(generation.rank);
+  std::vector<ParityBlock> mine;
+  std::vector<Digest> sums;
+  for (const Parity& parity : sealed_.parity) {
+    if (!leaves[me]) break;
+    mine.push_back(parity.block);
+    sums.push_back(parity.sum->segments[0].digest);
+  }
+  std::vector<uint8_t> bytes = write_parity_table(mine), all;
+  Status status = gather(*generation.engine, deadline, "hvd.shards.parity", bytes.data(), bytes.size(), &all);
+  if (!status.ok()) return status;
+  std::vector<std::vector<ParityBlock>> blocks;
+  if (!read_parity_tables(all, leaves.size(), me, bytes, lengths(), element_bytes(), &blocks))
+    return unreadable("parity");
+  status = gather(*generation.engine, deadline, "hvd.shards.sums", sums.data(), sums.size() * sizeof(Digest),
+                  &all);
+  if (!status.ok()) return status;
+  std::vector<uint64_t> load(leaves.size(), 0);
+  std::vector<int32_t> staying;
+  for (size_t r = 0; r < leaves.size(); ++r) {
+    if (!leaves[r]) staying.push_back(static_cast<int32_t>(r));
+  }
+  std::span<const uint8_t> told(all);
+  std::vector<Parity> taken;
+  Flight flight(*generation.engine, deadline);
+  for (size_t leaver = 0; leaver < leaves.size(); ++leaver) {
+    for (size_t number = 0; number < blocks[leaver].size(); ++number) {
+      const ParityBlock& block = blocks[leaver][number];
+      Digest sum;
+      if (!leaves[leaver] || !take(&told, &sum)) return unreadable("parity");
+      std::stable_sort(staying.begin(), staying.end(), [&](int32_t a, int32_t b) {
+        return std::pair(load[static_cast<size_t>(a)], a) < std::pair(load[static_cast<size_t>(b)], b);
+      });
+      const size_t count = std::min<size_t>(staying.size(), kParityHolders);
+      std::vector<int32_t> members(staying.begin(), staying.begin() + static_cast<ptrdiff_t>(count));
+      for (const int32_t member : members) load[static_cast<size_t>(member)] += block.chunk;
+      const bool receives = std::find(members.begin(), members.end(), generation.rank) != members.end();
+      if (count == 0 || (!receives && leaver != me)) continue;
+      ParcelPtr at = leaver == me ? sealed_.parity[number].sum : nullptr;
+      if (receives) {
+        Segment whole;
+        whole.bytes = block.chunk;
+        whole.digest = sum;
+        at = parcel({whole}, kNobody);
+        taken.push_back({block, at});
+      }
+      flight.keep(at);
+      members.push_back(static_cast<int32_t>(leaver));
+      std::sort(members.begin(), members.end());
+      flight.submit(one_to_some(fmt::format("hvd.parity.leaving.{}.{}", leaver, number),
+                                static_cast<int32_t>(leaver), std::move(members), at->memory.data(),
+                                block.chunk));
+    }
+  }
+  if (status = flight.land(); !status.ok()) return status;
+  for (Parity& parity : taken) sealed_.parity.push_back(std::move(parity));
+  return {};
 }
 
 }  // namespace hvd::state

@@ -22,7 +22,6 @@ namespace {
 constexpr uint64_t kWindow = 1 << 20;
 constexpr size_t kUnderWay = 16;       // windows of this rank
 constexpr size_t kScratch = 96 << 10;  // stays in a core's cache
-constexpr int32_t kNobody = -2;        // whose shards are in a sum
 
 /// Bytes that go from one rank to another, which adds them to what it has.
 struct Stream {

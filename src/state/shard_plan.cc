@@ -182,7 +182,7 @@ ShardPlan plan_shards(const Ranges& has, const Ranges& wants, const std::vector<
 }
 
 Ranges plan_handover(const Ranges& has, const std::vector<bool>& leaves,
-                     const std::vector<uint64_t>& element_bytes) {
+                     const std::vector<uint64_t>& element_bytes, const std::vector<int32_t>& holders) {
   Ranges takes(has.size());
   std::vector<uint64_t> load(has.size(), 0);
   std::vector<int32_t> staying;
@@ -194,14 +194,21 @@ Ranges plan_handover(const Ranges& has, const std::vector<bool>& leaves,
   }
   if (staying.empty()) return takes;
   sweep(has, {}, [&](const Stretch& stretch) {
-    const auto stays = [&](int32_t rank) { return !leaves[static_cast<size_t>(rank)]; };
-    if (std::any_of(stretch.having.begin(), stretch.having.end(), stays)) return;
-    const int32_t taker = *std::min_element(staying.begin(), staying.end(), [&](int32_t a, int32_t b) {
-      return std::pair(load[static_cast<size_t>(a)], a) < std::pair(load[static_cast<size_t>(b)], b);
-    });
-    takes[static_cast<size_t>(taker)].push_back(stretch.range);
-    load[static_cast<size_t>(taker)] +=
-        static_cast<uint64_t>(stretch.range.elements()) * element_bytes[stretch.range.key];
+    std::vector<int32_t> others;  // that stay and have it not
+    std::set_difference(staying.begin(), staying.end(), stretch.having.begin(), stretch.having.end(),
+                        std::back_inserter(others));
+    const size_t have = staying.size() - others.size();
+    if (have == stretch.having.size()) return;  // nobody who leaves has it
+    const auto wanted = static_cast<size_t>(std::max(holders[stretch.range.key], 1));
+    for (size_t count = have; count < wanted && !others.empty(); ++count) {
+      const auto taker = std::min_element(others.begin(), others.end(), [&](int32_t x, int32_t y) {
+        return std::pair(load[static_cast<size_t>(x)], x) < std::pair(load[static_cast<size_t>(y)], y);
+      });
+      takes[static_cast<size_t>(*taker)].push_back(stretch.range);
+      load[static_cast<size_t>(*taker)] +=
+          static_cast<uint64_t>(stretch.range.elements()) * element_bytes[stretch.range.key];
+      others.erase(taker);
+    }
   });
   return takes;
 }

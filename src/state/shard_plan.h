@@ -52,11 +52,12 @@ ShardPlan plan_shards(const std::vector<std::vector<ShardRange>>& has,
                       const std::vector<std::vector<ShardRange>>& wants,
                       const std::vector<uint64_t>& element_bytes);
 
-/// What ranks that stay have to take from those that leave, by rank, so that all that is held at all is held
-/// by at least one that stays: to be wanted besides what they have. Nothing for a range that nobody holds.
+/// What ranks that stay have to take, by rank, so that each range that one that leaves holds is held by so
+/// many that stay (`holders`, by key, at least 1) or by all of them: to be wanted besides what they have.
 /// Empty if all leave.
 std::vector<std::vector<ShardRange>> plan_handover(const std::vector<std::vector<ShardRange>>& has,
                                                    const std::vector<bool>& leaves,
-                                                   const std::vector<uint64_t>& element_bytes);
+                                                   const std::vector<uint64_t>& element_bytes,
+                                                   const std::vector<int32_t>& holders);
 
 }  // namespace hvd::state

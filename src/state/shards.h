@@ -38,6 +38,7 @@ struct ShardReads;
 
 inline constexpr int32_t kMostCopies = 16;
 inline constexpr int32_t kLeastParity = 2, kMostParity = 64;
+inline constexpr int32_t kNobody = -2;  // whose shards are in a sum
 /// What is shorter is not worth a look into another's memory.
 inline constexpr uint64_t kReadFrom = 1 << 20;
 
@@ -149,7 +150,7 @@ class Shards {
   /// them from elsewhere.
   Status sync(const Generation& generation, collective::Engine& engine, Time deadline, uint64_t revision,
               bool can_reload, const Status& local, SyncResult* result, bool* ret_lost);
-  /// Collective. What only ranks that leave hold goes to others as well.
+  /// Collective. What ranks that leave hold goes to others, so that copies and parity are whole without them.
   Status hand_over(const Generation& generation);
   /// No range is known any more.
   void forget();
@@ -205,6 +206,9 @@ class Shards {
                    Time deadline, SyncResult* result, bool* ret_done);
   bool may_take_over(const Generation& generation) const;
   void adopt_taken();
+  Status hand_over_parity(const Generation& generation, const std::vector<bool>& leaves, Time deadline);
+  /// A parcel of these ranges. Throws std::bad_alloc. NULL: of none.
+  ParcelPtr room_for(const std::vector<ShardRange>& ranges);
   Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
                       int32_t rank) const;
   Status seal(collective::Engine& engine, Time deadline, int32_t size);

@@ -111,8 +111,8 @@ class State {
   /// See hvd_state_on_lost.
   void on_lost(Callback<hvd_lost_fn> lost);
   bool has_shards() const;
-  /// Before a planned change of ranks, collective over all of them: what those that leave alone hold goes to
-  /// others.
+  /// Before a planned change of ranks, collective over all of them: what those that leave hold goes to others,
+  /// so that these have all copies without them.
   Status hand_over();
   void remove(const std::string& key);
 

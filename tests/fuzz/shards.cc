@@ -9,6 +9,7 @@ using namespace state;
 
 const std::vector<int64_t> kLengths = {100, 7};
 const std::vector<uint64_t> kElementBytes = {8, 4};
+const std::vector<int32_t> kHolders = {1, 2};
 constexpr size_t kRanks = 3;
 
 Bytes table(uint64_t rank, const std::vector<ShardRange>& has) {
@@ -131,7 +132,7 @@ void one_input(std::span<const uint8_t> data) {
   }
   if (!within(tables.has, kLengths)) return;
   must_be_within(plan_shards(tables.has, tables.own, kElementBytes).moves);
-  const auto takes = plan_handover(tables.has, {false, true, false}, kElementBytes);
+  const auto takes = plan_handover(tables.has, {false, true, false}, kElementBytes, kHolders);
   HVD_PROMISE(within(takes, kLengths));
   must_be_within(plan_shards(tables.has, takes, kElementBytes).moves);
 }

@@ -191,6 +191,11 @@ TEST_F(MappedShards, WhoGivesUpHasTheLastCommit) {
   for (const int32_t copies : {1, 2}) give_up(copies);
 }
 
+TEST_F(MappedShards, WhoLeavesAsPlannedLeavesAsManyHoldersAsThereWere) {
+  length = (5 << 20) / sizeof(double) + 3;
+  leave_and_lose(1, 4);
+}
+
 TEST_F(MappedShards, RandomHistoriesKeepEveryElement) {
   length = (5 << 20) / sizeof(double) + 3;
   random_histories(12);

@@ -151,6 +151,35 @@ void ShardHistories::give_up(int32_t kept) {
   }
 }
 
+void ShardHistories::leave_and_lose(int32_t kept, int32_t size) {
+  SCOPED_TRACE(kept);
+  const auto ranks = static_cast<size_t>(size);
+  const size_t may = kept > 0 ? static_cast<size_t>(kept) : 1;
+  for (size_t leaver = 0; leaver < ranks; ++leaver) {
+    for (size_t first = 0; first < ranks; ++first) {
+      for (size_t second = may == 2 ? first + 1 : first; second < (may == 2 ? ranks : first + 1); ++second) {
+        if (first == leaver || second == leaver) continue;
+        SCOPED_TRACE("rank " + std::to_string(leaver) + " leaves, ranks " + std::to_string(first) + " and " +
+                     std::to_string(second) + " are lost");
+        start(size, kept);
+        ASSERT_TRUE(ok(sync()));
+        ASSERT_TRUE(ok(commit()));
+        workers[leaver]->leaving = {static_cast<int32_t>(leaver)};
+        const auto handed = all([](Worker& worker) { return worker.state.hand_over(); });
+        ASSERT_TRUE(ok(handed)) << text(handed);
+        std::vector<size_t> lost = {leaver, first};
+        if (may == 2) lost.push_back(second);
+        lose(lost);
+        restore();
+        form();
+        const auto synced = sync();
+        ASSERT_TRUE(ok(synced)) << text(synced);
+        expect_step(1);
+      }
+    }
+  }
+}
+
 void ShardHistories::random_histories(uint32_t seeds) {
   for (uint32_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE(seed);

@@ -114,10 +114,16 @@ class Histories {
       has_ = stay;
       std::vector<bool> leaves(has_.size(), false);
       std::fill(leaves.begin() + static_cast<ptrdiff_t>(size), leaves.end(), true);
-      const auto takes = plan_handover(ranges(), leaves, {4, 8});
+      const auto takes = plan_handover(ranges(), leaves, {4, 8}, {copies_ + 1, copies_ + 1});
       carry_out(plan_shards(ranges(), takes, {4, 8}), takes, true);
       has_.resize(size);
       hosts.resize(size);
+      // Until copies are made anew as many may be lost as there are.
+      for (auto more = copies_ - static_cast<int32_t>(lost); more > 0 && has_.size() > 1; --more) {
+        const auto gone = static_cast<ptrdiff_t>(random_() % has_.size());
+        has_.erase(has_.begin() + gone);
+        hosts.erase(hosts.begin() + gone);
+      }
       stay = has_;
     }
     has_ = stay;

@@ -60,6 +60,12 @@ TEST_F(Shards, WhoGivesUpHasTheLastCommit) {
   for (const int32_t kept : kKept) give_up(kept);
 }
 
+TEST_F(Shards, WhoLeavesAsPlannedLeavesAsManyHoldersAsThereWere) {
+  for (const int32_t kept : {1, 2, parity_of(2), parity_of(3)}) {
+    for (const int32_t size : {3, 5}) leave_and_lose(kept, size);
+  }
+}
+
 TEST_F(Shards, RandomHistoriesKeepEveryElement) { random_histories(60); }
 
 TEST_F(Shards, WhenMoreAreLostThanThereAreCopiesTheSentenceSaysWhatAndWhoHeldIt) {
