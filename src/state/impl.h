@@ -98,6 +98,7 @@ struct State::Impl {
                      SyncResult* result, bool* ret_lost);
   Status reload(const Status& why, uint64_t revision);
   Status hand_over();
+  Status has_anybody_joined(bool* ret_joined);
   /// What was copied becomes the last commit.
   void take_next();
 

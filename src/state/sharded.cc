@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "numeric/dtype.h"
+#include "state/flight.h"
 #include "state/impl.h"
 
 namespace hvd::state {
@@ -130,6 +131,19 @@ Status State::Impl::reload(const Status& why, uint64_t revision) {
   has_commit = false;
   summary.has_state = false;
   summary.revision = revision + 1;
+  return status;
+}
+
+Status State::Impl::has_anybody_joined(bool* ret_joined) {
+  *ret_joined = false;
+  Generation generation;
+  if (Status status = generation_source(&generation); !status.ok()) return status;
+  if (generation.size() == 1) return {};
+  const uint8_t here = 1;
+  std::vector<uint8_t> all;
+  Status status =
+      gather(*generation.engine, now() + generation.timeout, "hvd.shards.here", &here, sizeof(here), &all);
+  if (status.ok()) *ret_joined = std::ssize(all) < generation.size();
   return status;
 }
 

@@ -272,6 +272,7 @@ std::shared_ptr<FeedSource> State::feed() const { return impl_->feed; }
 void State::take_fed(FeedCache cache) { impl_->fed = std::move(cache.items()); }
 bool State::has_shards() const { return !impl_->shards.empty(); }
 Status State::hand_over() { return impl_->hand_over(); }
+Status State::has_anybody_joined(bool* ret_joined) { return impl_->has_anybody_joined(ret_joined); }
 void State::remove(const std::string& key) { impl_->remove(key); }
 Status State::begin() {
   return impl_->recorded("commit", [&] { return impl_->copy(true, true); });

@@ -114,6 +114,9 @@ class State {
   /// Before a planned change of ranks, collective over all of them: what those that leave hold goes to others,
   /// so that these have all copies without them.
   Status hand_over();
+  /// With shards, collective over all ranks that have not joined: whether another has, whose shards a commit
+  /// would lack.
+  Status has_anybody_joined(bool* ret_joined);
   void remove(const std::string& key);
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,

@@ -27,6 +27,7 @@ struct Trainer {
   int32_t first_rank = -1;
   bool breaks_off = false;  // it is lost when the others' objects reach it
   std::function<bool(Trainer&)> is_lost;
+  std::function<hvd_status(Trainer&)> body = [](Trainer& trainer) { return trainer.train(); };
 
   void take_range(int64_t from, int64_t count) {
     offset = from;
@@ -46,8 +47,8 @@ struct Trainer {
     return HVD_CLOSED;
   }
 
-  hvd_status train() {
-    while (step < kSteps) {
+  hvd_status train(int64_t until = kSteps) {
+    while (step < until) {
       std::fill_n(shard.begin(), shard.size() / 2, -1.0);
       if (is_lost(*this)) return lose();
       float gradient = 1;
@@ -105,7 +106,9 @@ struct Trainer {
     EXPECT_EQ(hvd_state_add_value(state, "step", &step, sizeof(step), error), HVD_OK);
     EXPECT_EQ(hvd_state_add_object(state, "object", save, load, this, nullptr, error), HVD_OK);
     return hvd_run(
-        context, state, [](void* self) { return static_cast<Trainer*>(self)->train(); }, this, error);
+        context, state,
+        [](void* self) { return static_cast<Trainer*>(self)->body(*static_cast<Trainer*>(self)); }, this,
+        error);
   }
   ~Trainer() {
     hvd_shutdown(context, 60 * HVD_SECOND, nullptr);
@@ -162,6 +165,58 @@ TEST_F(ShardsJob, TheSyncIsCutOffAndMadeAgain) {
   run({}, 1);
   EXPECT_EQ(done, 3);
   EXPECT_EQ(newcomers_lost, 2);
+}
+
+/// Others leave at a check while one has joined: nothing can be committed without its shards, so that all go
+/// back to the last commit, and the newcomer takes that.
+TEST(ShardsJobs, HostsChangeWhileOneHasJoined) {
+  std::atomic<bool> told{false};
+  std::atomic<int> done{0}, gone_back{0};
+  Job* the_job = nullptr;
+  Job job("localhost:3", {{"np", "3"}, {"max_np", "4"}, {"feed_timeout", "0"}},
+          [&](const WorkerSeat&, hvd_options* given) {
+            Trainer trainer;
+            trainer.is_lost = [](const Trainer&) { return false; };
+            trainer.body = [&](Trainer& t) -> hvd_status {
+              hvd_membership_info place{};
+              place.struct_size = sizeof(place);
+              EXPECT_EQ(hvd_get_membership(t.context, &place, nullptr), HVD_OK);
+              if (place.size == 4) {
+                EXPECT_EQ(t.step, 2);
+                EXPECT_EQ(t.wrong(), 0);
+                ++gone_back;
+                return t.train();
+              }
+              hvd_status status = t.train(2);
+              if (status != HVD_OK) return status;
+              if (place.rank == 2) {
+                int32_t last = -1;
+                return hvd_join(t.context, &last, nullptr);
+              }
+              while (status == HVD_OK) {
+                t.write(++t.step);
+                if (place.rank == 0 && !told.exchange(true)) the_job->set_hosts("localhost:4");
+                float gradient = 1;
+                hvd_tensor tensor = HVD_TENSOR_INIT;
+                tensor.data = &gradient;
+                tensor.dtype = HVD_DTYPE_FLOAT32;
+                status = hvd_allreduce(t.context, "more", &tensor, &tensor, HVD_REDUCTION_SUM, nullptr);
+                if (status == HVD_OK) status = hvd_state_check_host_updates(t.state, nullptr);
+              }
+              return status;
+            };
+            hvd_error error = HVD_ERROR_INIT;
+            EXPECT_EQ(trainer.run(given, &error), HVD_OK) << error.message;
+            EXPECT_EQ(trainer.step, kSteps);
+            EXPECT_EQ(trainer.wrong(), 0);
+            ++done;
+          });
+  the_job = &job;
+  job.start();
+  std::string sentence;
+  EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  EXPECT_EQ(done, 4);
+  EXPECT_EQ(gone_back, 4);
 }
 
 }  // namespace
