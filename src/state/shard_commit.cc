@@ -16,10 +16,19 @@ namespace {
 
 constexpr size_t kReadPiece = 4 << 20;
 
+Status lacks_memory(int32_t rank) {
+  Status status(HVD_INTERNAL,
+                fmt::format("state: rank {} is out of memory for its part of the commit, so that no rank "
+                            "committed",
+                            rank));
+  return status.at_rank(rank);
+}
+
 }  // namespace
 
 Status Shards::begin(const Generation& generation, std::vector<PieceCopy>* pieces) {
   next_ = {};
+  window_ = nullptr;
   maps_.clear();
   const bool shared = shares(generation);
   std::vector<Segment> list = segments(ranges(), -1);
@@ -100,46 +109,88 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   return size == 1 ? Status() : distribute(generation, deadline);
 }
 
-/// Who reads whose parcel in its owner's memory, and who has mapped it (`maps`). All ranks know alike whether
-/// that is worth a question.
-Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, bool maps, collective::Engine& engine,
-                              Time deadline) {
-  reads_.clear();
+/// Maps what this rank is to hold and can map, where that is worth it.
+void Shards::map_parcels(const ShardLayout& layout, int32_t rank) {
   maps_.clear();
+  if (longest(layout) < kReadFrom || !reads_others_) return;
+  maps_.resize(places_.size());
+  for (size_t owner = 0; owner < maps_.size(); ++owner) {
+    const std::vector<int32_t>& holders = layout.holders[owner];
+    const auto copy = std::find(holders.begin(), holders.end(), rank);
+    if (copy == holders.end()) continue;
+    maps_[owner] = mapped(places_[owner].memory,
+                          segments(layout.own[owner], static_cast<int32_t>(copy - holders.begin())));
+  }
+}
+
+/// Memory for what this rank is to hold and has not mapped, by owner. Throws std::bad_alloc.
+std::vector<ParcelPtr> Shards::room_for_copies(const ShardLayout& layout, int32_t rank) {
+  std::vector<ParcelPtr> room(layout.own.size());
+  for (size_t owner = 0; owner < room.size(); ++owner) {
+    const std::vector<int32_t>& holders = layout.holders[owner];
+    const auto copy = std::find(holders.begin(), holders.end(), rank);
+    if (copy == holders.end() || (!maps_.empty() && maps_[owner].size() > 0)) continue;
+    room[owner] = parcel(segments(layout.own[owner], static_cast<int32_t>(copy - holders.begin())),
+                         static_cast<int32_t>(owner));
+  }
+  std::vector<ParcelPtr> sums;  // parity is made later, of what is spare then
+  for (const ParityBlock& block : blocks_of(layout, rank)) {
+    Segment whole;
+    whole.bytes = block.chunk;
+    sums.push_back(parcel({whole}, kNobody));
+  }
+  if (!sums.empty()) {
+    Segment window;
+    for (const ParcelPtr& sum : sums) window.bytes = std::max(window.bytes, sum->segments[0].bytes);
+    window.bytes = std::min<size_t>(window.bytes, kWindow);
+    window_ = parcel({window}, kNobody);
+  }
+  for (ParcelPtr& sum : sums) let_go(std::move(sum));
+  return room;
+}
+
+/// Bytes of the longest shard that is kept elsewhere: what all ranks know alike.
+uint64_t Shards::longest(const ShardLayout& layout) const {
   uint64_t bytes = 0;
-  for (size_t owner = 0; owner < layout.own.size(); ++owner) {
-    for (const ShardRange& range : layout.own[owner]) {
+  for (const std::vector<ShardRange>& own : layout.own) {
+    for (const ShardRange& range : own) {
       if (shards_[range.key].copies == 0 && shards_[range.key].parity == 0) continue;
-      bytes =
-          std::max(bytes, static_cast<uint64_t>(range.end - range.begin) * shards_[range.key].element_bytes);
+      bytes = std::max(bytes, static_cast<uint64_t>(range.elements()) * shards_[range.key].element_bytes);
     }
   }
-  if (bytes < kReadFrom) return {};
+  return bytes;
+}
+
+/// Who reads whose parcel in its owner's memory, and who has mapped it, where that is worth a question; and,
+/// in a commit (`has_room`), whether all have room for what they are to hold: before anything is sent.
+Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, std::optional<bool> has_room,
+                              collective::Engine& engine, Time deadline) {
+  reads_.clear();
+  const bool reads_any = longest(layout) >= kReadFrom;
+  if (!reads_any && !has_room) return {};
   std::vector<uint8_t> mine(places_.size()), all;
-  maps_.resize(places_.size());
-  for (size_t owner = 0; owner < mine.size() && reads_others_; ++owner) {
+  for (size_t owner = 0; owner < mine.size() && reads_others_ && reads_any; ++owner) {
     const auto is_in = [](const std::vector<int32_t>& ranks, int32_t wanted) {
       return std::find(ranks.begin(), ranks.end(), wanted) != ranks.end();
     };
-    const std::vector<int32_t>& holders = layout.holders[owner];
-    const auto copy = std::find(holders.begin(), holders.end(), rank);
-    if (maps && copy != holders.end()) {
-      maps_[owner] = mapped(places_[owner].memory,
-                            segments(layout.own[owner], static_cast<int32_t>(copy - holders.begin())));
-    }
-    bool reads = copy != holders.end() && maps_[owner].size() == 0;
+    const bool is_mapped = !maps_.empty() && maps_[owner].size() > 0;
+    bool reads = is_in(layout.holders[owner], rank) && !is_mapped;
     for (const auto& [parity, groups] : layout.groups) {
       for (const std::vector<int32_t>& group : groups)
         reads = reads || (is_in(group, rank) && is_in(group, static_cast<int32_t>(owner)));
     }
     mine[owner] = reads && places_[owner].address != 0 && can_read(places_[owner].reach) ? kReads : 0;
-    if (maps_[owner].size() > 0) mine[owner] |= kMaps;
+    if (is_mapped) mine[owner] |= kMaps;
   }
+  if (!has_room.value_or(true)) mine[static_cast<size_t>(rank)] |= kHasNoRoom;
   Status status = gather(engine, deadline, "hvd.shards.reads", mine.data(), mine.size(), &all);
   if (!status.ok()) return status;
   if (all.size() != mine.size() * mine.size()) return unreadable("a commit of shards");
-  for (size_t rank = 0; rank < mine.size(); ++rank) {
-    const auto row = all.begin() + static_cast<ptrdiff_t>(rank * mine.size());
+  for (size_t r = 0; r < mine.size(); ++r) {
+    if ((all[r * mine.size() + r] & kHasNoRoom) != 0) return lacks_memory(static_cast<int32_t>(r));
+  }
+  for (size_t r = 0; r < mine.size() && reads_any; ++r) {
+    const auto row = all.begin() + static_cast<ptrdiff_t>(r * mine.size());
     reads_.emplace_back(row, row + static_cast<ptrdiff_t>(mine.size()));
   }
   return {};
@@ -172,7 +223,13 @@ Status Shards::read_parcels(const std::vector<Read>& reads) {
 /// Each parcel goes to its holders: the front of it, of those keys that have so many copies.
 Status Shards::distribute(const Generation& generation, Time deadline) {
   const ShardLayout& layout = *next_.layout;
-  if (Status status = agree_on_reads(layout, generation.rank, true, *generation.engine, deadline);
+  std::vector<ParcelPtr> room;
+  bool has_room = true;
+  try {
+    map_parcels(layout, generation.rank);
+    room = room_for_copies(layout, generation.rank);
+  } catch (const std::bad_alloc&) { has_room = false; }
+  if (Status status = agree_on_reads(layout, generation.rank, has_room, *generation.engine, deadline);
       !status.ok()) {
     return status;
   }
@@ -185,18 +242,14 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
     if (owner != generation.rank && place == holders.end()) continue;
     ParcelPtr parcel = next_.own;
     if (owner != generation.rank) {
-      std::vector<Segment> list =
-          segments(layout.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin()));
       if (!maps_.empty() && maps_[static_cast<size_t>(owner)].size() > 0) {
-        next_.held.push_back(std::make_shared<Parcel>(
-            Parcel{owner, std::move(list), std::move(maps_[static_cast<size_t>(owner)])}));
+        next_.held.push_back(std::make_shared<Parcel>(Parcel{
+            owner,
+            segments(layout.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin())),
+            std::move(maps_[static_cast<size_t>(owner)])}));
         continue;
       }
-      try {
-        parcel = this->parcel(std::move(list), owner);
-      } catch (const std::bad_alloc&) {
-        return {HVD_INTERNAL, fmt::format("out of memory: the copy of the shards of rank {}", owner)};
-      }
+      parcel = room[static_cast<size_t>(owner)];
       for (Segment& segment : parcel->segments) segment.pieces = {};  // others write it
       next_.held.push_back(parcel);
       flight.keep(parcel);
@@ -238,16 +291,22 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
       segment.digest = digests_[static_cast<size_t>(parcel->owner)][segment.range.key];
   }
   SyncResult moved;
-  if (Status status = make_parity(&next_, generation.rank, nullptr, *generation.engine, deadline, &moved);
-      !status.ok()) {
-    return status;
-  }
+  bool placed = true;
+  try {
+    Status status = make_parity(&next_, generation.rank, nullptr, *generation.engine, deadline, &moved);
+    if (!status.ok()) return status;
+  } catch (const std::bad_alloc&) { placed = false; }
   // From here on it does not depend on this rank any more which of the two commits it will be.
-  next_.whole = true;
+  next_.whole = placed;
   spare_.clear();
-  const uint8_t placed = 1;
+  const uint8_t word = placed ? 1 : 0;
   std::vector<uint8_t> all;
-  return gather(*generation.engine, deadline, "hvd.shards.seal", &placed, sizeof(placed), &all);
+  Status status = gather(*generation.engine, deadline, "hvd.shards.seal", &word, sizeof(word), &all);
+  if (!status.ok()) return status;
+  const auto failed = std::find(all.begin(), all.end(), 0);
+  if (failed == all.end()) return {};
+  next_.whole = false;
+  return lacks_memory(static_cast<int32_t>(failed - all.begin()));
 }
 
 void Shards::adopt() {

@@ -19,7 +19,6 @@
 namespace hvd::state {
 namespace {
 
-constexpr uint64_t kWindow = 1 << 20;
 constexpr size_t kUnderWay = 16;       // windows of this rank
 constexpr size_t kScratch = 96 << 10;  // stays in a core's cache
 
@@ -33,8 +32,9 @@ struct Stream {
 
 /// All ranks have their streams in one order. A rank sends and receives some windows at a time in that order,
 /// so the first one of all that is not done is under way at both of its ends.
+/// `room`: for a window that arrives, which is enough where there is no memory for more; none: it is got.
 Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::vector<ParcelPtr>& keep,
-                   collective::Engine& engine, Time deadline, SyncResult* result) {
+                   const ParcelPtr& room, collective::Engine& engine, Time deadline, SyncResult* result) {
   struct Window {
     std::shared_ptr<collective::Operation> operation;
     uint8_t* to;    // NULL: it is sent
@@ -45,6 +45,10 @@ Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::
   for (const ParcelPtr& parcel : keep) flight.keep(parcel);
   std::deque<Window> under_way;
   std::vector<uint8_t*> rooms;
+  if (room != nullptr) {
+    rooms.push_back(room->memory.data());
+    flight.keep(room);
+  }
   const auto land_one = [&] {
     const Window window = std::move(under_way.front());
     under_way.pop_front();
@@ -66,7 +70,14 @@ Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::
       Window window{nullptr, nullptr, stream.data + at, std::min(kWindow, stream.bytes - at)};
       if (stream.receiver == rank) {
         window.to = stream.data + at;
-        if (rooms.empty()) rooms.push_back(flight.room(kWindow));
+        try {
+          if (rooms.empty()) rooms.push_back(flight.room(kWindow));
+        } catch (const std::bad_alloc&) {
+          if (room == nullptr) throw;
+        }
+        while (rooms.empty()) {
+          if (Status status = land_one(); !status.ok()) return status;
+        }
         window.room = rooms.back();
         rooms.pop_back();
       }
@@ -172,7 +183,8 @@ Status Shards::tell_places(const Set& next, int32_t rank, collective::Engine& en
   if (all.size() != size * sizeof(ParcelPlace)) return unreadable("where their shards are");
   places_.resize(size);
   std::memcpy(places_.data(), all.data(), all.size());
-  return agree_on_reads(*next.layout, rank, false, engine, deadline);
+  maps_.clear();
+  return agree_on_reads(*next.layout, rank, {}, engine, deadline);
 }
 
 Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vector<Digest>>* has,
@@ -233,9 +245,12 @@ Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vecto
       if (Status status = add_chunks(sum, block.chunk, direct); !status.ok()) return status;
     }
   }
+  // One that a commit has got and did not come to use is of another layout.
+  const ParcelPtr room = has == nullptr ? std::exchange(window_, nullptr) : nullptr;
   std::vector<ParcelPtr> keep = {next->own};
   for (const Parity& parity : made) keep.push_back(parity.sum);
-  if (Status status = add_streams(streams, rank, keep, engine, deadline, result); !status.ok()) return status;
+  if (Status status = add_streams(streams, rank, keep, room, engine, deadline, result); !status.ok())
+    return status;
   std::vector<PieceCopy> pieces;
   for (const Parity& parity : made) {
     Segment& whole = parity.sum->segments[0];
@@ -322,7 +337,8 @@ Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Ti
   }
   std::vector<ParcelPtr> keep = *bag;
   keep.push_back(made);
-  if (Status status = add_streams(streams, rank, keep, engine, deadline, result); !status.ok()) return status;
+  if (Status status = add_streams(streams, rank, keep, nullptr, engine, deadline, result); !status.ok())
+    return status;
   if (room == 0) return {};
   for (Segment& segment : made->segments) segment.digest = content_digest(made->data(segment), segment.bytes);
   bag->push_back(made);

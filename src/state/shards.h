@@ -38,7 +38,8 @@ struct ShardReads;
 
 inline constexpr int32_t kMostCopies = 16;
 inline constexpr int32_t kLeastParity = 2, kMostParity = 64;
-inline constexpr int32_t kNobody = -2;  // whose shards are in a sum
+inline constexpr int32_t kNobody = -2;        // whose shards are in a sum
+inline constexpr uint64_t kWindow = 1 << 20;  // of parity on its way
 /// What is shorter is not worth a look into another's memory.
 inline constexpr uint64_t kReadFrom = 1 << 20;
 
@@ -176,11 +177,14 @@ class Shards {
   };
 
   /// What a rank can do with the parcel of another.
-  enum : uint8_t { kReads = 1, kMaps = 2 };
+  enum : uint8_t { kReads = 1, kMaps = 2, kHasNoRoom = 4 };  // the last one of its own
 
   Status distribute(const Generation& generation, Time deadline);
-  Status agree_on_reads(const ShardLayout& layout, int32_t rank, bool maps, collective::Engine& engine,
-                        Time deadline);
+  void map_parcels(const ShardLayout& layout, int32_t rank);
+  std::vector<ParcelPtr> room_for_copies(const ShardLayout& layout, int32_t rank);
+  uint64_t longest(const ShardLayout& layout) const;
+  Status agree_on_reads(const ShardLayout& layout, int32_t rank, std::optional<bool> has_room,
+                        collective::Engine& engine, Time deadline);
   bool shares(const Generation& generation) const;
   /// Whose parcel `place` is, as its holder has it. Empty memory: it can't be mapped.
   Memory mapped(const MemoryPlace& place, const std::vector<Segment>& segments) const;
@@ -253,6 +257,7 @@ class Shards {
   const bool reads_others_;
   std::vector<ParcelPlace> places_;          // of the commit that is placed, by rank
   std::vector<std::vector<uint8_t>> reads_;  // by rank, what it does with whose parcel; empty: nothing
+  ParcelPtr window_;                         // for parity of the commit that is placed: room for one
   std::vector<Memory> maps_;                 // by owner, of the commit that is placed; empty: not mapped
   std::vector<Shard> shards_;                // in the order of keys
   std::vector<uint32_t> order_;              // keys by falling number of copies, then by parity
