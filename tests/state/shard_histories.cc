@@ -151,6 +151,52 @@ void ShardHistories::give_up(int32_t kept) {
   }
 }
 
+void ShardHistories::lose_two(int32_t kept, bool in_commit) {
+  SCOPED_TRACE(kept);
+  int sentences = 0;
+  bool through = false;
+  for (int cut = 0; !through; ++cut) {
+    ASSERT_LT(cut, 1000);
+    for (size_t first = 0; first < 4; ++first) {
+      for (size_t second = first + 1; second < 4; ++second) {
+        SCOPED_TRACE("cut off after " + std::to_string(cut) + ", ranks " + std::to_string(first) + " and " +
+                     std::to_string(second) + " are lost");
+        start(4, kept);
+        ASSERT_TRUE(ok(sync()));
+        ASSERT_TRUE(ok(commit()));
+        if (in_commit) {
+          fabric->break_after_deliveries(cut);
+          through = ok(commit());
+        } else {
+          form(cut);
+          through = ok(sync());
+        }
+        lose({first, second});
+        restore();
+        form();
+        const auto synced = sync();
+        if (kept == 1 && !ok(synced)) {
+          for (const Status& status : synced) {
+            EXPECT_EQ(status.code, HVD_JOB_FAILED) << status.message;
+            EXPECT_EQ(status.message, synced[0].message);
+            EXPECT_NE(status.message.find("of state key 'm' are lost: rank "), std::string::npos)
+                << status.message;
+            EXPECT_NE(status.message.find(" held them, rank "), std::string::npos) << status.message;
+            EXPECT_NE(status.message.find("and none of it is left"), std::string::npos) << status.message;
+          }
+          ++sentences;
+          continue;
+        }
+        ASSERT_TRUE(ok(synced)) << text(synced);
+        const uint64_t step = workers[0]->step;
+        ASSERT_TRUE(step == 1 || (in_commit && step == 2));
+        expect_step(step);
+      }
+    }
+  }
+  EXPECT_EQ(sentences > 0, kept == 1);
+}
+
 void ShardHistories::leave_and_lose(int32_t kept, int32_t size) {
   SCOPED_TRACE(kept);
   const auto ranks = static_cast<size_t>(size);

@@ -60,6 +60,14 @@ TEST_F(Shards, WhoGivesUpHasTheLastCommit) {
   for (const int32_t kept : kKept) give_up(kept);
 }
 
+TEST_F(Shards, AsManyAsThereAreCopiesMayBeLostAtEveryPoint) {
+  for (const bool in_commit : {true, false}) lose_two(2, in_commit);
+}
+
+TEST_F(Shards, OneMoreAtAnyPointIsThereOrTheSentenceSaysWhatIsLost) {
+  for (const bool in_commit : {true, false}) lose_two(1, in_commit);
+}
+
 TEST_F(Shards, WhoLeavesAsPlannedLeavesAsManyHoldersAsThereWere) {
   for (const int32_t kept : {1, 2, parity_of(2), parity_of(3)}) {
     for (const int32_t size : {3, 5}) leave_and_lose(kept, size);
