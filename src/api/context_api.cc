@@ -5,6 +5,7 @@
 #include "api/state_handle.h"
 #include "base/thread.h"
 #include "collective/operation.h"
+#include "hvd/connect.h"
 
 using hvd::Error;
 using hvd::Status;

@@ -3,6 +3,7 @@
 
 #include "api/context.h"
 #include "api/requests.h"
+#include "hvd/connect.h"
 
 using hvd::Error;
 using hvd::Status;
