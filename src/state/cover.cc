@@ -55,16 +55,20 @@ Status State::Impl::cover() {
   if (!fresh.empty()) get_pages(fresh);
   if (Status status = take_from_devices(); !status.ok()) return status;
   const FeedPause pause(*this);
-  if (Status status = shards.cover(sharded, summary.revision); !status.ok()) return status;
+  // All that can fail comes before anything is written (contract 4).
   std::vector<PieceCopy> list;
   for (Variable* variable : added) {
     if (variable->is_object()) {
-      variable->take_saved(&variable->copy, &list);
+      variable->append_saved(&variable->copy, &list);
     } else if (!variable->on_device()) {
       variable->copy.pieces.fit(variable->bytes);
       append_pieces(variable->copy.memory.data(), variable->live, variable->bytes, &variable->copy.pieces,
                     &list);
     }
+  }
+  if (Status status = shards.cover(sharded, summary.revision); !status.ok()) return status;
+  for (Variable* variable : added) {
+    if (variable->is_object()) variable->take_saved(&variable->copy);
   }
   const uint64_t written = copy_pieces(list, true);
   for (Variable* variable : added) {

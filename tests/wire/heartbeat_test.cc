@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "wire/messages.h"
+
 namespace hvd::wire {
 namespace {
 

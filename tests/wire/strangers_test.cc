@@ -13,6 +13,7 @@
 #include <set>
 #include <thread>
 
+#include "wire/messages.h"
 #include "wire/support.h"
 #include "wire/tls.h"
 
