@@ -1,5 +1,5 @@
-// What the opaque handles of hvd.h are, and how their arguments are checked. Those of contexts and states are
-// in context.h and state_handle.h: they bring the elastic worker, which few units look into.
+// The opaque handles of hvd.h, and how their arguments are checked. Those of contexts and states are in
+// context.h and state_handle.h: they bring the elastic worker, which few units look into.
 #pragma once
 
 #include <memory>

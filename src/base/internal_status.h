@@ -1,4 +1,4 @@
-// What an exception comes to where it can't go on: in a thread of the library, or in a C function.
+// The status of an exception that can't go on: in a thread of the library, or in a C function.
 #pragma once
 
 #include <exception>

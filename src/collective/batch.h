@@ -1,4 +1,4 @@
-// What an engine has handed to the backend.
+// The operations that an engine has handed to the backend.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxSmallData = 64 << 10;  // see kMaxPayload
 }  // namespace
 
-/// What is half begun can't be taken back: another rank's outcome would find the caller's memory gone.
+/// A call that is half begun can't be taken back: another rank's outcome would find the caller's memory gone.
 void Engine::begin(const OperationPtr& op, bool question, Lock& lock) noexcept {
   try {
     enter(op, question);
@@ -80,7 +80,7 @@ bool Engine::carries(const Signature& call) const {
   return travels(call) && (row_of(call.kind).travels == Travel::kEverybodys || call.root == config_.rank);
 }
 
-/// What its request takes at rank 0, or its outcome on the way back, about.
+/// Bytes that its request takes at rank 0, or its outcome on the way back, about.
 size_t Engine::weight(const Signature& call) const {
   const Row& row = row_of(call.kind);
   if (row.object) return call.weight + kInlineObject;

@@ -111,7 +111,7 @@ class Matcher {
     PendingPtr pending;
     Verdict verdict;
   };
-  /// What a rank has called that waits for others.
+  /// Calls of a rank that wait for others.
   struct Share {
     size_t calls = 0, bytes = 0;
   };

@@ -1,4 +1,4 @@
-// What each rank may have waiting at rank 0: a rank that lies must not fill its memory.
+// Bounds of what each rank may have waiting at rank 0: a rank that lies must not fill its memory.
 #include <fmt/format.h>
 
 #include "collective/matcher.h"
@@ -11,7 +11,7 @@ constexpr size_t kFactor = 2;
 constexpr size_t kMostBytes = kFactor * kMostBytesUnderWay;
 }  // namespace
 
-/// What a call takes here, about.
+/// Bytes that a call takes here, about.
 size_t Matcher::weight(const Request& request) {
   return request.call->weight + request.payload.size() + sizeof(Request);
 }

@@ -216,8 +216,8 @@ Status RunLoop::begin() {
   return recover(HVD_PEER_LOST);
 }
 
-/// What the assignment says, as long as it holds: before the first sync of the generation. Who comes where
-/// others have state brings nothing that counts, also if its program has called for a sync already.
+/// The assignment's word, as long as it holds: before the first sync of the generation. A worker that comes
+/// where others have state brings nothing that counts, also if its program has called for a sync already.
 state::Known RunLoop::known_at_the_beginning() const {
   if (worker_.has_synced(Worker::Syncs::kRunLoops)) return {};
   std::vector<state::Summary> known = summaries(worker_.assignment());

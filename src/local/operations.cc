@@ -89,7 +89,7 @@ Status LocalInstance::submit(const hvd_backend_op& op, std::span<const backend::
   return {};
 }
 
-// Whatever fails, the operation's end is told.
+// The operation's end is told whatever fails.
 void LocalInstance::execute(Job& job) noexcept {
   const uint64_t number = job.generation->number;
   const hvd_backend_op& op = job.op;

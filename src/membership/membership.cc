@@ -51,7 +51,7 @@ uint64_t Membership::Impl::believed(const Worker& worker, uint64_t revision) con
   return newest && revision > *newest ? std::min(worker.revision, *newest) : revision;
 }
 
-/// What it says of its state counts as far as the driver has seen it. False: it says nothing new.
+/// Its word of its state counts as far as the driver has seen it. False: it says nothing new.
 bool Membership::Impl::hear(Worker& worker, ReadyEvent event) {
   const uint64_t told = event.revision;
   // A worker has state from its first sync on: nobody leads a generation by its word alone.

@@ -43,7 +43,7 @@ Session::Impl::Impl(SessionConfig c, SessionEvents e)
       core(to_core(config, life.get())),
       loop("hvd-session") {}
 
-// Whatever an event or an action throws, the actions that follow are done and the next tick comes: without it
+// The actions that follow are done and the next tick comes, whatever an event or an action throws: without it
 // this worker would send no more heartbeats.
 void Session::Impl::handle(const Event& event) {
   try {

@@ -36,7 +36,7 @@ Status State::Impl::rest() {
   constexpr Duration kPatience = std::chrono::minutes(10);
   const Duration patience = copies != nullptr ? copies->timeout : kPatience;
   if (thread == nullptr || thread->idle(now() + patience)) return {};
-  // What places shards has a deadline of its own, and then names the ranks that did not come (contract 12).
+  // The placing of shards has a deadline of its own, and names the ranks that did not come (contract 12).
   if (thread->idle(placed_by)) return {};
   return {HVD_TIMEOUT, fmt::format("state: copies {}have not ended within {:g} s{}",
                                    on_device > 0 ? "of device memory " : "", to_seconds(patience),
@@ -208,7 +208,7 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   return status.ok() || !with_shards ? status : refuse(status);
 }
 
-/// What may fail on this rank alone.
+/// The part that may fail on this rank alone.
 Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   for (auto& [key, variable] : variables) {
     if (!variable.is_object()) continue;

@@ -161,8 +161,8 @@ uint64_t Shards::longest(const ShardLayout& layout) const {
   return bytes;
 }
 
-/// Who reads whose parcel in its owner's memory, and who has mapped it, where that is worth a question; and,
-/// in a commit (`has_room`), whether all have room for what they are to hold: before anything is sent.
+/// Ranks tell whose parcels they read in their owner's memory, or have mapped, where that is worth asking;
+/// and, in a commit (`has_room`), whether all have room for what they are to hold: before anything is sent.
 Status Shards::agree_on_reads(const ShardLayout& layout, int32_t rank, std::optional<bool> has_room,
                               collective::Engine& engine, Time deadline) {
   reads_.clear();
@@ -315,7 +315,7 @@ void Shards::adopt() {
   for (Parity& parity : sealed_.parity) let_go(std::move(parity.sum));
   let_go(std::move(sealed_.own));
   sealed_ = std::exchange(next_, {});
-  // What is in both is no spare. Where that is all of it nothing was made: the spare of before stays.
+  // A parcel that is in both is no spare. Where all are nothing was made: the spare of before stays.
   std::erase_if(spare_, [&](const ParcelPtr& parcel) {
     const auto is_sum = [&](const Parity& parity) { return parity.sum == parcel; };
     return parcel == sealed_.own ||

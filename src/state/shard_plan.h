@@ -52,8 +52,8 @@ ShardPlan plan_shards(const std::vector<std::vector<ShardRange>>& has,
                       const std::vector<std::vector<ShardRange>>& wants,
                       const std::vector<uint64_t>& element_bytes);
 
-/// What ranks that stay have to take, by rank, so that each range that one that leaves holds is held by so
-/// many that stay (`holders`, by key, at least 1) or by all of them: to be wanted besides what they have.
+/// Ranges for the ranks that stay to take, by rank, so that each range that one that leaves holds is held by
+/// so many that stay (`holders`, by key, at least 1) or by all of them: to be wanted besides what they have.
 /// Empty if all leave.
 std::vector<std::vector<ShardRange>> plan_handover(const std::vector<std::vector<ShardRange>>& has,
                                                    const std::vector<bool>& leaves,

@@ -59,8 +59,8 @@ struct Summary {
   Digest digest;  // of the last commit: keys, specs and bytes
 };
 
-/// What the driver says of all ranks, or what all have agreed on, before they sync. What a rank itself says
-/// counts as far as that goes: nobody leads by claiming state (contract 5, 16).
+/// The driver's word of all ranks, or what all have agreed on, before they sync. A rank's own word counts as
+/// far as that goes: nobody leads by claiming state (contract 5, 16).
 struct Known {
   Known() = default;
   Known(std::vector<Summary> all, bool unchanged = true) : ranks(std::move(all)), still(unchanged) {}

@@ -58,7 +58,7 @@ inline constexpr uint64_t kDirectFrom = 1 << 20;
 /// rank; 0 if nobody has state (contract 5).
 int32_t choose_root(const std::vector<Summary>& summaries);
 
-/// What the ranks say of themselves, as far as what was known of them before goes; all of it if nothing was.
+/// The ranks' words of themselves, as far as what was known of them before goes; all of it if nothing was.
 /// A rank may have saved since, in a callback, and the newest commit wins (contract 5).
 std::vector<Summary> believed(std::vector<Summary> told, const std::vector<Summary>& known);
 

@@ -101,7 +101,7 @@ struct Variable {
   /// Appends the copy of what was saved, as it is after take_saved(). After make_room(). May throw
   /// std::bad_alloc; what `into` holds stays.
   void append_saved(Copy* into, std::vector<PieceCopy>* list);
-  /// What was saved takes the place of `into` as soon as the pieces are copied.
+  /// The saved object takes the place of `into` as soon as the pieces are copied.
   void take_saved(Copy* into) noexcept;
   Status run_load(std::span<const uint8_t> data) const;
 };

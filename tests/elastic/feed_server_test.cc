@@ -1,4 +1,4 @@
-// Who may be fed by a member at a time, as seen by those who connect and lie.
+// A member that feeds, as seen by those who connect and lie.
 #include "elastic/feed_server.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What the registry remembers of workers that have ended, in a job that restarts them for months.
+// The registry's memory of workers that have ended, in a job that restarts them for months.
 #include <gtest/gtest.h>
 
 #include "membership/worker_registry.h"

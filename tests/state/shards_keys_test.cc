@@ -159,7 +159,7 @@ TEST_F(ShardsKeys, AShardThatComesAfterTheLastCommitIsInTheNextSync) {
   }
 }
 
-/// Whatever came or went since the commit, the sentence says who had what of it.
+/// The sentence says who had what of a commit, whatever came or went since.
 TEST_F(ShardsKeys, ThatComeOrGoLeaveWhoHeldTheOthersKnown) {
   for (const bool comes : {true, false}) {
     SCOPED_TRACE(comes);

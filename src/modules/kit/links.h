@@ -113,7 +113,7 @@ class Links {
     Clock::time_point when{};  // the next
   };
 
-  /// What waits to be written to a peer.
+  /// Bytes that wait to be written to a peer.
   struct Backlog {
     std::deque<std::vector<uint8_t>> frames;
     size_t bytes = 0;  // about, with what each frame takes besides

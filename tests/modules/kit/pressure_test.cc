@@ -13,7 +13,7 @@ namespace {
 
 const auto kPatience = hvd::test::patient(std::chrono::seconds(40));
 
-/// What a rank was told.
+/// Events that a rank was told.
 struct Told {
   std::mutex mutex;
   std::condition_variable changed;
