@@ -276,7 +276,7 @@ Status RunLoop::keep_live_values() {
   if (left == ElasticState::Left::kAtCheck && elastic_->state.has_shards() && elastic_->state.has_commit()) {
     bool joined = false;
     if (status = elastic_->state.has_anybody_joined(&joined); !status.ok()) return status;
-    // Live values would lack the shards of who waits in its join, and goes back to the last commit: so do all.
+    // Live values would lack the shards of a rank that waits in its join and goes back: so do all.
     if (joined) return elastic_->state.restore();
   }
   // If its copy failed the values are those of the commit still.

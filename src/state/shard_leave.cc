@@ -1,5 +1,5 @@
-// Before a planned change of ranks: what those that leave have goes to others, so that as many of these may be
-// lost before copies are made anew as at any other time (contract 15, 18).
+// Before a planned change of ranks: what those that leave have goes to others. As many of these may then be
+// lost, before copies are made anew, as at any other time (contract 15, 18).
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -143,8 +143,8 @@ class Shards {
   Status fit(const Generation& generation);
   /// Live values as the parcel of `revision`. HVD_INTERNAL: no memory.
   Status take_live(const Generation& generation, uint64_t revision);
-  /// The commit of `revision`, and one that is prepared, gain the live values of these keys, which they do not
-  /// have. HVD_INTERNAL: no memory.
+  /// The commit of `revision`, and one that is prepared, gain the live values of these keys, which they lack.
+  /// HVD_INTERNAL: no memory.
   Status cover(const std::vector<std::string>& keys, uint64_t revision);
   /// Collective. Gathers every range of `revision` from who has it, with copies, and writes live memory.
   /// `local` as above. *ret_lost: HVD_JOB_FAILED since ranges are lost, and every rank says that it can load

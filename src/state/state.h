@@ -111,8 +111,8 @@ class State {
   /// See hvd_state_on_lost.
   void on_lost(Callback<hvd_lost_fn> lost);
   bool has_shards() const;
-  /// Before a planned change of ranks, collective over all of them: what those that leave hold goes to others,
-  /// so that these have all copies without them.
+  /// Before a planned change of ranks, collective over all of them: what those that leave hold goes to
+  /// others, so that these have all copies without them.
   Status hand_over();
   /// With shards, collective over all ranks that have not joined: whether another has, whose shards a commit
   /// would lack.
@@ -166,8 +166,8 @@ class State {
   /// commit and live values are as they were, but undefined on a rank without state where others have some:
   /// HVD_MISMATCH if keys, kinds, dtypes or shapes differ (the same message on every rank), HVD_PEER_LOST,
   /// HVD_TIMEOUT, HVD_CALLBACK_FAILED. `timeout` begins anew after callbacks: the program's time is its own,
-  /// and others wait for a rank that is in one as long as for one that does not call. Objects' load callbacks run when everything has arrived; if one fails,
-  /// those that ran are given the last commit again.
+  /// and others wait for a rank that is in one as long as for one that does not call. Objects' load callbacks
+  /// run when everything has arrived; if one fails, those that ran are given the last commit again.
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const Known& known, Duration timeout,
               SyncResult* ret_result, bool refresh_first = false);
 

@@ -17,8 +17,8 @@ struct ShardHistories : ShardJob {
   void cut_off_syncs(size_t every);
   /// A worker is lost, another takes its place, and the sync is cut off: nobody tries again.
   void give_up(int32_t kept);
-  /// Two at once, in a commit or a sync, at every point: with two copies nothing is lost, with one it is there
-  /// or the sentence says what is not.
+  /// Two at once, in a commit or a sync, at every point: with two copies nothing is lost, with one all is
+  /// there or the sentence says what is not.
   void lose_two(int32_t kept, bool in_commit);
   /// One leaves as planned; of the others as many are lost as may be before copies are made anew.
   void leave_and_lose(int32_t kept, int32_t size);
