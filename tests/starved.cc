@@ -12,11 +12,18 @@ thread_local bool t_counts = false;
 std::atomic<bool> g_all{false}, g_failed{false};
 std::atomic<long> g_left{0};
 
-void count() {
-  if (!t_counts && !g_all) return;
-  if (g_left-- != 0) return;
+/// Whether this is the allocation that fails.
+bool fails() {
+  if (!t_counts && !g_all) return false;
+  if (g_left-- != 0) return false;
   g_failed = true;
-  throw std::bad_alloc();
+  return true;
+}
+
+void* allocated(size_t size) noexcept { return fails() ? nullptr : std::malloc(size == 0 ? 1 : size); }
+void* allocated(size_t size, std::align_val_t alignment) noexcept {
+  const auto a = static_cast<size_t>(alignment);
+  return fails() ? nullptr : std::aligned_alloc(a, (size + a - 1) / a * a);
 }
 
 void* checked(void* p) {
@@ -45,16 +52,22 @@ bool Starved::has_failed() { return g_failed; }
 
 }  // namespace hvd::test
 
-void* operator new(size_t size) {
-  hvd::test::count();
-  return hvd::test::checked(std::malloc(size == 0 ? 1 : size));
-}
-void* operator new(size_t size, std::align_val_t alignment) {
-  hvd::test::count();
-  const auto a = static_cast<size_t>(alignment);
-  return hvd::test::checked(std::aligned_alloc(a, (size + a - 1) / a * a));
-}
+// All forms: a sanitizer has each of its own, none of which calls another.
+using hvd::test::allocated;
+using hvd::test::checked;
+void* operator new(size_t size) { return checked(allocated(size)); }
+void* operator new[](size_t size) { return checked(allocated(size)); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocated(size); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocated(size); }
+void* operator new(size_t size, std::align_val_t a) { return checked(allocated(size, a)); }
+void* operator new[](size_t size, std::align_val_t a) { return checked(allocated(size, a)); }
 void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }

@@ -186,7 +186,7 @@ std::function<void()> Fabric::perform(Group group) {
       size_t i = 0;
       for (const auto& [from, source] : group) {  // allgather
         const size_t bytes = target.counts[i++] * element;
-        std::memcpy(output, source.op.input, bytes);
+        if (bytes > 0) std::memcpy(output, source.op.input, bytes);
         output += bytes;
       }
       if (forge_) forge_(to, index, static_cast<uint8_t*>(target.op.output));
