@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full|extended]
 # [ctest's arguments]
-#   quick   pure tests and tests in one process: under a minute after the build
+#   quick   pure tests and tests in one process: two minutes after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format. What CI runs.
 #   extended  full, then sanitizers, fuzzers, 3 minutes of chaos, the crates that build the library, on bare
