@@ -56,7 +56,7 @@ TEST(LocalInstance, OneHostNeedsNoOtherBackend) {
   }
 }
 
-// What a process lacks itself is no other rank's fault.
+// A lack of this process itself is no other rank's fault.
 TEST(LocalInstance, WhoHasNoDescriptorLeftBlamesNobody) {
   Ranks ranks = make_ranks(2);
   const std::vector<backend::Member> members = members_of(ranks);

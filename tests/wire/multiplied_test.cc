@@ -137,7 +137,7 @@ class Forge {
     return Reference(b.CreateVector(std::vector<Reference>(times, one)).o);
   }
 
-  /// What is required and not given is small.
+  /// Fields that are required and not given are small.
   Reference finish(flatbuffers::FlatBufferBuilder& b, const reflection::Object& table,
                    const std::function<Reference(const Field&)>& given) {
     std::vector<std::pair<uint16_t, Reference>> fields;
