@@ -85,6 +85,19 @@ class Flight {
   std::vector<std::shared_ptr<collective::Operation>> operations_;
 };
 
+/// A rank has no memory for its part of what others are in already: the generation is given up, so that they
+/// do not wait for it.
+inline Status starved(collective::Engine& engine, int32_t rank, const char* what) noexcept {
+  Status status;
+  status.code = HVD_PEER_LOST;
+  status.rank = rank;
+  try {
+    status.message = fmt::format("state: rank {} is out of memory in the middle of {}", rank, what);
+  } catch (const std::exception&) {}  // then without that
+  engine.fail(status);
+  return status;
+}
+
 /// Whose the next `size` bytes of an allgather are.
 struct Brought {
   int32_t rank = -1;

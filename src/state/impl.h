@@ -38,7 +38,7 @@ struct State::Impl {
         check_live(settings.check_commits),
         reads_others(settings.reads_others),
         feed(std::make_shared<FeedSource>(settings.reads_others)),
-        shards(settings.reads_others) {}
+        shards(settings.reads_others, logger) {}
   ~Impl();
 
   // Used by one thread at a time. In the order of keys, which is the same on every rank.

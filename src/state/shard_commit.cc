@@ -47,6 +47,15 @@ Status Shards::begin(const Generation& generation, std::vector<PieceCopy>* piece
 }
 
 Status Shards::place(const Generation& generation, uint64_t revision, const Status& local) {
+  try {
+    return place_all(generation, revision, local);
+  } catch (const std::bad_alloc&) {
+    if (generation.engine == nullptr) throw;
+    return starved(*generation.engine, generation.rank, "a commit of shards");
+  }
+}
+
+Status Shards::place_all(const Generation& generation, uint64_t revision, const Status& local) {
   const int32_t size = generation.size(), rank = generation.rank;
   const Time deadline = now() + generation.timeout;
   const bool copied = local.ok() && next_.own != nullptr;
@@ -88,9 +97,9 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
   places_.clear();
   for (const CommitHead& head : tables.heads) places_.push_back(head.place);
   Ranges own(static_cast<size_t>(size));
-  digests_.assign(own.size(), {});
+  std::vector<std::vector<Digest>> digests(own.size());
   for (size_t r = 0; r < own.size(); ++r) {
-    for (const CommitPart& part : tables.parts[r]) digests_[r].push_back(part.digest);
+    for (const CommitPart& part : tables.parts[r]) digests[r].push_back(part.digest);
   }
   for (uint32_t key = 0; key < shards_.size(); ++key) {
     std::vector<ShardRange> of_key;
@@ -104,7 +113,9 @@ Status Shards::place(const Generation& generation, uint64_t revision, const Stat
     }
   }
 
-  next_.layout = std::make_shared<ShardLayout>(layout_of(std::move(own), generation));
+  const auto layout = std::make_shared<ShardLayout>(layout_of(std::move(own), generation));
+  layout->digests = std::move(digests);
+  next_.layout = layout;
   next_.whole = size == 1;
   return size == 1 ? Status() : distribute(generation, deadline);
 }
@@ -288,14 +299,17 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
   if (!read.ok()) return read;
   for (const ParcelPtr& parcel : next_.held) {
     for (Segment& segment : parcel->segments)
-      segment.digest = digests_[static_cast<size_t>(parcel->owner)][segment.range.key];
+      segment.digest = layout.digests[static_cast<size_t>(parcel->owner)][segment.range.key];
   }
   SyncResult moved;
   bool placed = true;
   try {
     Status status = make_parity(&next_, generation.rank, nullptr, *generation.engine, deadline, &moved);
     if (!status.ok()) return status;
-  } catch (const std::bad_alloc&) { placed = false; }
+  } catch (const std::bad_alloc&) {
+    if (sends_parity(layout)) throw;  // others wait for what this rank was to send
+    placed = false;
+  }
   // From here on it does not depend on this rank any more which of the two commits it will be.
   next_.whole = placed;
   spare_.clear();

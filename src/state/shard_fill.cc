@@ -132,7 +132,7 @@ Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, cons
   for (const ParcelPtr& parcel : fresh) {
     for (Segment& segment : parcel->segments) segment.digest = segment.pieces.content();
   }
-  return check_copies(bag, moves, rank);
+  return {};
 }
 
 /// All have filled their own parcels: what this rank has mapped of them is what they say. Before that it
@@ -156,35 +156,6 @@ Status Shards::tell_filled(Set* next, const std::vector<ParcelPtr>& mapped, int3
           all.data() + bytes * static_cast<size_t>(parcel->owner) + segment.range.key * sizeof(Digest),
           sizeof(Digest));
     }
-  }
-  return {};
-}
-
-/// Copies that this rank has sent are what their owners committed.
-Status Shards::check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
-                            int32_t rank) const {
-  std::vector<std::pair<const Segment*, Pieces>> checked;
-  for (const ShardMove& move : moves) {
-    if (move.source != rank) continue;
-    const ShardSpot spot = find(bag, move.range, shards_[move.range.key].element_bytes);
-    if (spot.segment == nullptr || spot.parcel == sealed_.own.get()) continue;
-    const auto same = [&](const auto& entry) { return entry.first == spot.segment; };
-    if (std::any_of(checked.begin(), checked.end(), same)) continue;
-    Pieces& found = checked.emplace_back(spot.segment, Pieces()).second;
-    found.fit(spot.segment->bytes);
-  }
-  std::vector<PieceCopy> pieces;
-  for (auto& [segment, found] : checked) {
-    const auto parcel = std::find_if(bag.begin(), bag.end(), [&, wanted = segment](const ParcelPtr& p) {
-      return wanted >= p->segments.data() && wanted < p->segments.data() + p->segments.size();
-    });
-    append_pieces(nullptr, (*parcel)->data(*segment), segment->bytes, &found, &pieces);
-  }
-  copy_pieces(pieces, true);
-  for (const auto& [segment, found] : checked) {
-    if (found.content() == segment->digest) continue;
-    return {HVD_INTERNAL, fmt::format("state: the copy of {} on rank {} is not what was committed",
-                                      told(segment->range), rank)};
   }
   return {};
 }

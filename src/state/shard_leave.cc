@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "state/flight.h"
+#include "state/shard_check.h"
 #include "state/shard_move.h"
 #include "state/shard_tables.h"
 #include "state/shard_wire.h"
@@ -91,13 +92,21 @@ Status Shards::hand_over(const Generation& generation) {
   std::vector<int32_t> holders;
   for (const Shard& shard : shards_)
     holders.push_back(shard.parity > 0 ? kParityHolders : std::max(shard.copies, 0) + 1);
-  // Where there is no room for that, one that stays is better than none.
   ShardPlan plan;
+  ShardCheck check;
+  check.tells = true;
   ParcelPtr taken;
-  for (int32_t without = 0; without >= 0;) {
-    const Ranges takes = plan_handover(tables.has, leaves, elements, holders);
+  const Ranges had = tables.has;
+  while (true) {
+    const Ranges takes = plan_handover(tables.has, had, leaves, elements, holders);
     plan = plan_shards(tables.has, takes, elements);
     if (plan.moves.empty()) break;
+    check.uses = uses_of(plan.moves);
+    bool dropped = false;
+    status = check_uses(&check, rank, *generation.engine, deadline, &tables, &bag, &dropped);
+    if (!status.ok()) return status;
+    if (dropped) continue;
+    int32_t without = -1;
     bool room = true;
     try {
       taken = room_for(takes[static_cast<size_t>(rank)]);
@@ -110,8 +119,9 @@ Status Shards::hand_over(const Generation& generation) {
                   fmt::format("out of memory: rank {} has no room for shards of those that leave", without));
       return none.at_rank(without);
     }
-    holders.assign(holders.size(), 1);
+    holders.assign(holders.size(), 1);  // one that stays is better than none
   }
+  int32_t altered = -1;  // from whom something came otherwise than that rank has it
   if (!plan.moves.empty()) {
     std::vector<ParcelPtr> to;
     if (taken != nullptr) to.push_back(taken);
@@ -120,15 +130,33 @@ Status Shards::hand_over(const Generation& generation) {
     if (Status landed = carriage.land(); status.ok()) status = landed;
     if (!status.ok()) return status;
     for (const ParcelPtr& parcel : to) {
-      for (Segment& segment : parcel->segments)
+      std::erase_if(parcel->segments, [&](Segment& segment) {
+        const auto use = std::find_if(check.uses.begin(), check.uses.end(),
+                                      [&](const auto& one) { return one.range == segment.range; });
         segment.digest = content_digest(parcel->data(segment), segment.bytes);
+        if (use != check.uses.end() && use->digest == segment.digest) return false;
+        altered = use == check.uses.end() ? rank : use->source;
+        note(segment.range,
+             fmt::format("what rank {} got from rank {} of {}", rank, altered, told(segment.range)), true);
+        return true;
+      });
       sealed_.held.push_back(parcel);
     }
   }
   if (status = hand_over_parity(generation, leaves, deadline); !status.ok()) return status;
-  // Ranks that leave stay until everything has arrived.
-  const uint8_t done = 1;
-  return gather(*generation.engine, deadline, "hvd.shards.taken", &done, sizeof(done), &all);
+  // Ranks that leave stay until everything has arrived as it was sent.
+  status = gather(*generation.engine, deadline, "hvd.shards.taken", &altered, sizeof(altered), &all);
+  if (!status.ok()) return status;
+  std::span<const uint8_t> words(all);
+  for (int32_t receiver = 0; take(&words, &altered); ++receiver) {
+    if (altered < 0) continue;
+    Status lost(HVD_PEER_LOST,
+                fmt::format("state: what rank {} handed over to rank {} did not arrive as it was "
+                            "committed",
+                            altered, receiver));
+    return lost.at_rank(altered);
+  }
+  return {};
 }
 
 /// Without the blocks of those that leave a member of their group that is lost could not be made again.
@@ -139,6 +167,15 @@ Status Shards::hand_over_parity(const Generation& generation, const std::vector<
   const auto me = static_cast<size_t>(generation.rank);
   std::vector<ParityBlock> mine;
   std::vector<Digest> sums;
+  const auto is_good = [](const ParcelPtr& sum) {
+    return content_digest(sum->memory.data(), sum->segments[0].bytes) == sum->segments[0].digest;
+  };
+  std::erase_if(sealed_.parity, [&](const Parity& parity) {
+    if (!leaves[me] || is_good(parity.sum)) return false;
+    const ShardRange& range = parity.block.members[0][0];
+    note(range, fmt::format("the parity on rank {} of {} and others", me, told(range)), true);
+    return true;
+  });
   for (const Parity& parity : sealed_.parity) {
     if (!leaves[me]) break;
     mine.push_back(parity.block);
@@ -191,7 +228,13 @@ Status Shards::hand_over_parity(const Generation& generation, const std::vector<
     }
   }
   if (status = flight.land(); !status.ok()) return status;
-  for (Parity& parity : taken) sealed_.parity.push_back(std::move(parity));
+  for (Parity& parity : taken) {
+    if (is_good(parity.sum)) {
+      sealed_.parity.push_back(std::move(parity));
+    } else if (logger_ != nullptr) {
+      logger_->warning("state: a block of parity did not arrive at rank {} as it was sent", me);
+    }
+  }
   return {};
 }
 

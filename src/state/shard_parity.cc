@@ -12,6 +12,7 @@
 
 #include "state/flight.h"
 #include "state/pages.h"
+#include "state/shard_check.h"
 #include "state/shard_tables.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
@@ -28,7 +29,16 @@ struct Stream {
   int32_t source = 0, receiver = 0;
   uint8_t* data = nullptr;  // at the source what is sent, at the receiver what it is added to
   uint64_t bytes = 0;
+  const Digest* digest = nullptr;  // what its bytes have to have when they arrive; NULL: nobody has told
+  std::string what = {};           // with a digest
 };
+
+Status altered(const Stream& stream) {
+  Status status(HVD_PEER_LOST,
+                fmt::format("state: what came from rank {} to rank {} of {} is not what it has committed",
+                            stream.source, stream.receiver, stream.what));
+  return status.at_rank(stream.source);
+}
 
 /// All ranks have their streams in one order. A rank sends and receives some windows at a time in that order,
 /// so the first one of all that is not done is under way at both of its ends.
@@ -40,7 +50,13 @@ Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::
     uint8_t* to;    // NULL: it is sent
     uint8_t* room;  // what arrives
     uint64_t size;
+    Digest* digest;  // of what arrives; NULL: it is not asked for
   };
+  static_assert(kWindow == kPiece, "a stream's digest is that of its windows");
+  std::vector<Pieces> arrived(streams.size());
+  for (size_t i = 0; i < streams.size(); ++i) {
+    if (streams[i].receiver == rank && streams[i].digest != nullptr) arrived[i].fit(streams[i].bytes);
+  }
   Flight flight(engine, deadline);
   for (const ParcelPtr& parcel : keep) flight.keep(parcel);
   std::deque<Window> under_way;
@@ -55,20 +71,23 @@ Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::
     Status status = flight.arrive(*window.operation);
     if (!status.ok()) return status;
     if (window.to == nullptr) return status;
+    if (window.digest != nullptr) *window.digest = digest(window.room, window.size);
     add_bytes(window.to, window.room, window.size);
     rooms.push_back(window.room);
     return status;
   };
   bool more = true;
   for (uint64_t at = 0; std::exchange(more, false); at += kWindow) {
-    for (const Stream& stream : streams) {
+    for (size_t i = 0; i < streams.size(); ++i) {
+      const Stream& stream = streams[i];
       if (at >= stream.bytes) continue;
       more = true;
       if (under_way.size() == kUnderWay) {
         if (Status status = land_one(); !status.ok()) return status;
       }
-      Window window{nullptr, nullptr, stream.data + at, std::min(kWindow, stream.bytes - at)};
+      Window window{nullptr, nullptr, stream.data + at, std::min(kWindow, stream.bytes - at), nullptr};
       if (stream.receiver == rank) {
+        if (!arrived[i].digests.empty()) window.digest = &arrived[i].digests[at / kWindow];
         window.to = stream.data + at;
         try {
           if (rooms.empty()) rooms.push_back(flight.room(kWindow));
@@ -92,7 +111,11 @@ Status add_streams(const std::vector<Stream>& streams, int32_t rank, const std::
   while (!under_way.empty()) {
     if (Status status = land_one(); !status.ok()) return status;
   }
-  return flight.land();
+  if (Status status = flight.land(); !status.ok()) return status;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    if (!arrived[i].digests.empty() && arrived[i].content() != *streams[i].digest) return altered(streams[i]);
+  }
+  return {};
 }
 
 /// A member's chunk in the memory of its process.
@@ -107,7 +130,7 @@ Status unreadable_rank(int32_t rank) {
   return status.at_rank(rank);
 }
 
-/// Adds up chunks of other processes, each piece in one go.
+/// Adds up chunks of other processes, each piece in one go. Throws std::bad_alloc.
 Status add_chunks(uint8_t* sum, uint64_t size, const std::vector<Chunk>& chunks) {
   std::atomic<int32_t> failed{-1};
   std::atomic<bool> starved{false};
@@ -140,7 +163,7 @@ Status add_chunks(uint8_t* sum, uint64_t size, const std::vector<Chunk>& chunks)
       if (filled == 0) std::memset(sum + at, 0, length);
     }
   });
-  if (starved) return {HVD_INTERNAL, "out of memory: parity of shards"};
+  if (starved) throw std::bad_alloc();
   return failed < 0 ? Status() : unreadable_rank(failed);
 }
 
@@ -171,6 +194,20 @@ std::vector<ParityBlock> Shards::blocks_of(const ShardLayout& layout, int32_t ra
     }
   }
   return blocks;
+}
+
+bool Shards::sends_parity(const ShardLayout& layout) const {
+  const auto reads_all = [&](const std::vector<int32_t>& group) {
+    return std::all_of(group.begin(), group.end(), [&](int32_t receiver) {
+      return std::all_of(group.begin(), group.end(), [&](int32_t source) {
+        return source == receiver ||
+               (reads_[static_cast<size_t>(receiver)][static_cast<size_t>(source)] & kReads) != 0;
+      });
+    });
+  };
+  return std::any_of(layout.groups.begin(), layout.groups.end(), [&](const auto& entry) {
+    return reads_.empty() || !std::all_of(entry.second.begin(), entry.second.end(), reads_all);
+  });
 }
 
 Status Shards::tell_places(const Set& next, int32_t rank, collective::Engine& engine, Time deadline) {
@@ -267,8 +304,8 @@ Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vecto
 }
 
 Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Time deadline,
-                      SyncResult* result, Ranges* has, std::vector<ParcelPtr>* bag,
-                      std::vector<ShardRange>* lost) {
+                      SyncResult* result, ShardTables* tables, std::vector<ParcelPtr>* bag,
+                      std::vector<ShardRange>* lost, bool* ret_dropped) {
   std::vector<ParityBlock> mine;
   for (const Parity& parity : sealed_.parity) mine.push_back(parity.block);
   const std::vector<uint8_t> bytes = write_parity_table(mine);
@@ -283,9 +320,19 @@ Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Ti
                           elements, &blocks)) {
     return unreadable("parity");
   }
-  const ParityPlan plan = plan_repairs(*has, blocks, *lost, elements);
+  const ParityPlan plan = plan_repairs(tables->has, blocks, *lost, elements);
   *lost = plan.left;
   if (!lost->empty()) return {};
+  ShardCheck check;
+  check.tells = true;
+  for (const ParityRepair& repair : plan.repairs) {
+    for (const ParityInput& input : repair.inputs) check.uses.push_back({input.range, input.source, {}});
+    check.sums.push_back({repair.holder, repair.block, repair.range});
+  }
+  if (Status status = check_uses(&check, rank, engine, deadline, tables, bag, ret_dropped);
+      !status.ok() || *ret_dropped) {
+    return status;
+  }
 
   uint64_t room = 0;
   for (const ParityRepair& repair : plan.repairs) room += repair.holder == rank ? repair.bytes : 0;
@@ -293,24 +340,16 @@ Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Ti
   made->memory = Memory(room);
   if (room > 0) get_pages({{made->memory.data(), room}});
   std::vector<Stream> streams;
-  std::vector<const Parity*> checked;
   uint64_t at = 0;
+  size_t use = 0;
   for (size_t number = 0; number < plan.repairs.size(); ++number) {
     const ParityRepair& repair = plan.repairs[number];
-    (*has)[static_cast<size_t>(repair.holder)].push_back(repair.range);
+    tables->has[static_cast<size_t>(repair.holder)].push_back(repair.range);
     uint8_t* target = nullptr;
     if (repair.holder == rank) {
-      const Parity& parity = sealed_.parity[repair.block];
-      const Segment& whole = parity.sum->segments[0];
-      if (std::find(checked.begin(), checked.end(), &parity) == checked.end()) {
-        checked.push_back(&parity);
-        if (content_digest(parity.sum->data(whole), whole.bytes) != whole.digest) {
-          return {HVD_INTERNAL, fmt::format("state: the parity of {} on rank {} is not what was committed",
-                                            told(repair.range), rank)};
-        }
-      }
+      const ParcelPtr& sum = sealed_.parity[repair.block].sum;
       target = made->memory.data() + at;
-      std::memcpy(target, parity.sum->data(whole) + repair.at, repair.bytes);
+      std::memcpy(target, sum->memory.data() + repair.at, repair.bytes);
       Segment& segment = made->segments.emplace_back();
       segment.range = repair.range;
       segment.at = at + repair.skip;
@@ -319,6 +358,7 @@ Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Ti
     }
     for (size_t i = 0; i < repair.inputs.size(); ++i) {
       const ParityInput& input = repair.inputs[i];
+      const Digest* const digest = &check.uses[use++].digest;
       if (input.source != rank && repair.holder != rank) continue;
       const uint64_t length = static_cast<uint64_t>(input.range.elements()) * elements[input.range.key];
       uint8_t* data = target == nullptr ? nullptr : target + input.offset;
@@ -331,8 +371,8 @@ Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Ti
         }
         data = spot.data;
       }
-      streams.push_back(
-          {fmt::format("hvd.repair.{}.{}", number, i), input.source, repair.holder, data, length});
+      streams.push_back({fmt::format("hvd.repair.{}.{}", number, i), input.source, repair.holder, data,
+                         length, digest, told(input.range)});
     }
   }
   std::vector<ParcelPtr> keep = *bag;
@@ -340,7 +380,13 @@ Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Ti
   if (Status status = add_streams(streams, rank, keep, nullptr, engine, deadline, result); !status.ok())
     return status;
   if (room == 0) return {};
-  for (Segment& segment : made->segments) segment.digest = content_digest(made->data(segment), segment.bytes);
+  for (Segment& segment : made->segments) {
+    segment.digest = content_digest(made->data(segment), segment.bytes);
+    const Digest* const committed = sealed_.layout ? sealed_.layout->digest_of(segment.range) : nullptr;
+    if (committed == nullptr || *committed == segment.digest) continue;
+    return {HVD_INTERNAL, fmt::format("state: what rank {} has made again of {} is not what was committed",
+                                      rank, told(segment.range))};
+  }
   bag->push_back(made);
   sealed_.held.push_back(std::move(made));  // if this sync is cut off the next one has it
   return {};

@@ -181,7 +181,7 @@ ShardPlan plan_shards(const Ranges& has, const Ranges& wants, const std::vector<
   return plan;
 }
 
-Ranges plan_handover(const Ranges& has, const std::vector<bool>& leaves,
+Ranges plan_handover(const Ranges& has, const Ranges& had, const std::vector<bool>& leaves,
                      const std::vector<uint64_t>& element_bytes, const std::vector<int32_t>& holders) {
   Ranges takes(has.size());
   std::vector<uint64_t> load(has.size(), 0);
@@ -193,12 +193,12 @@ Ranges plan_handover(const Ranges& has, const std::vector<bool>& leaves,
       load[rank] += static_cast<uint64_t>(range.elements()) * element_bytes[range.key];
   }
   if (staying.empty()) return takes;
-  sweep(has, {}, [&](const Stretch& stretch) {
+  sweep(has, had, [&](const Stretch& stretch) {
     std::vector<int32_t> others;  // that stay and have it not
     std::set_difference(staying.begin(), staying.end(), stretch.having.begin(), stretch.having.end(),
                         std::back_inserter(others));
     const size_t have = staying.size() - others.size();
-    if (have == stretch.having.size()) return;  // nobody who leaves has it
+    if (have == stretch.wanting.size() || stretch.having.empty()) return;  // nobody who leaves has it
     const auto wanted = static_cast<size_t>(std::max(holders[stretch.range.key], 1));
     for (size_t count = have; count < wanted && !others.empty(); ++count) {
       const auto taker = std::min_element(others.begin(), others.end(), [&](int32_t x, int32_t y) {

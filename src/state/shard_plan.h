@@ -54,8 +54,10 @@ ShardPlan plan_shards(const std::vector<std::vector<ShardRange>>& has,
 
 /// Ranges for the ranks that stay to take, by rank, so that each range that one that leaves holds is held by
 /// so many that stay (`holders`, by key, at least 1) or by all of them: to be wanted besides what they have.
-/// Empty if all leave.
+/// `had`: what the ranks held before it was found that some of it is wrong; that counts as held by one that
+/// leaves. Empty if all leave.
 std::vector<std::vector<ShardRange>> plan_handover(const std::vector<std::vector<ShardRange>>& has,
+                                                   const std::vector<std::vector<ShardRange>>& had,
                                                    const std::vector<bool>& leaves,
                                                    const std::vector<uint64_t>& element_bytes,
                                                    const std::vector<int32_t>& holders);

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "state/flight.h"
+#include "state/shard_check.h"
 #include "state/shard_move.h"
 #include "state/shard_tables.h"
 #include "state/shard_wire.h"
@@ -58,6 +59,13 @@ Shards::Ranges Shards::wanted(const ShardLayout& layout,
 Status Shards::tell_lost(const std::vector<ShardRange>& lost, uint64_t revision, int32_t size,
                          collective::Engine& engine, Time deadline) {
   std::string who = who_had(lost[0]);
+  if (!who.empty() && who != kLater) {
+    for (const auto& [range, what] : corrupt_) {
+      const bool concerned =
+          range.key == lost[0].key && range.begin < lost[0].end && lost[0].begin < range.end;
+      if (concerned) who += fmt::format(" ({} is not what was committed)", what);
+    }
+  }
   if (who.size() > 400) who.resize(400);
   if (size > 1) {
     std::vector<uint8_t> mine, all;
@@ -128,6 +136,55 @@ std::vector<ParcelPtr> Shards::gather_usable(uint64_t revision) {
   return all;
 }
 
+Status Shards::plan_sync(const Ranges& wants, bool own_too, uint64_t revision, int32_t rank,
+                         collective::Engine& engine, Time deadline, SyncResult* result, ShardTables* tables,
+                         std::vector<ParcelPtr>* bag, ShardPlan* ret_plan) {
+  const auto size = static_cast<int32_t>(wants.size());
+  const std::vector<uint64_t> elements = element_bytes();
+  for (bool dropped = true; std::exchange(dropped, false);) {
+    ShardPlan plan = plan_shards(tables->has, wants, elements);
+    const bool parity = std::any_of(tables->blocks.begin(), tables->blocks.end(),
+                                    [](const std::vector<Digest>& of_rank) { return !of_rank.empty(); });
+    if (!plan.lost.empty() && parity) {
+      std::vector<ShardRange> left = plan.lost;
+      Status status = repair(rank, size, engine, deadline, result, tables, bag, &left, &dropped);
+      if (!status.ok()) return status;
+      if (dropped) continue;
+      if (left.empty()) {
+        plan = plan_shards(tables->has, wants, elements);
+      } else {
+        std::erase_if(plan.lost, [&](const ShardRange& lost) {
+          return std::none_of(left.begin(), left.end(), [&](const ShardRange& part) {
+            return part.key == lost.key && part.begin < lost.end && lost.begin < part.end;
+          });
+        });
+      }
+    }
+    *ret_plan = std::move(plan);
+    if (!ret_plan->lost.empty()) return tell_lost(ret_plan->lost, revision, size, engine, deadline);
+    bool rebuilds = false;  // somebody has another range than before
+    for (size_t r = 0; r < wants.size(); ++r) {
+      const std::vector<ShardRange>& has = tables->has[r];
+      rebuilds = rebuilds || std::any_of(wants[r].begin(), wants[r].end(), [&](const ShardRange& range) {
+                   return range.begin < range.end && std::find(has.begin(), has.end(), range) == has.end();
+                 });
+    }
+    if (!rebuilds) break;
+    ShardCheck check;
+    check.uses = uses_of(ret_plan->moves);
+    check.own = own_too;
+    // What stays as it is need not be read.
+    const std::vector<ShardRange>& mine = wants[static_cast<size_t>(rank)];
+    const std::vector<ShardRange> own(mine.begin(), mine.begin() + std::ssize(shards_));
+    const bool stays = sealed_.own != nullptr && holds(*sealed_.own, segments(own, -1)) &&
+                       alike(tables->has[static_cast<size_t>(rank)], mine);
+    if (own_too && !stays) check.kept = mine;
+    if (Status status = check_uses(&check, rank, engine, deadline, tables, bag, &dropped); !status.ok())
+      return status;
+  }
+  return {};
+}
+
 Status Shards::sync(const Generation& generation, collective::Engine& engine, Time deadline,
                     uint64_t revision, bool can_reload, const Status& local, SyncResult* result,
                     bool* ret_lost) {
@@ -174,26 +231,12 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   next.layout = std::make_shared<ShardLayout>(layout_of(tables.own, generation));
   const Ranges wants = wanted(*next.layout, {});
   const std::vector<uint64_t> elements = element_bytes();
-  ShardPlan plan = plan_shards(tables.has, wants, elements);
-  bool parity = false;  // that somebody has a block of
-  for (const auto& of_rank : tables.blocks) parity = parity || !of_rank.empty();
-  if (!plan.lost.empty() && parity) {
-    std::vector<ShardRange> left = plan.lost;
-    if (Status status = repair(rank, size, engine, deadline, result, &tables.has, &bag, &left); !status.ok())
-      return status;
-    if (left.empty()) {
-      plan = plan_shards(tables.has, wants, elements);
-    } else {
-      std::erase_if(plan.lost, [&](const ShardRange& lost) {
-        return std::none_of(left.begin(), left.end(), [&](const ShardRange& part) {
-          return part.key == lost.key && part.begin < lost.end && lost.begin < part.end;
-        });
-      });
-    }
-  }
-  if (!plan.lost.empty()) {
-    *ret_lost = all_reload;
-    return tell_lost(plan.lost, revision, size, engine, deadline);
+  const bool maps = may_take_over(generation);
+  ShardPlan plan;
+  if (Status status = plan_sync(wants, !maps, revision, rank, engine, deadline, result, &tables, &bag, &plan);
+      !status.ok()) {
+    *ret_lost = all_reload && !plan.lost.empty();
+    return status;
   }
   bool same = true, makes = false;
   for (size_t r = 0; r < wants.size(); ++r) {
@@ -204,9 +247,9 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   }
   same = same && !makes;
 
-  if (!same && may_take_over(generation)) {
+  if (!same && maps) {
     bool done = false;
-    Status status = take_over(tables, wants, next, bag, rank, engine, deadline, result, &done);
+    Status status = take_over(tables, plan, wants, next, bag, rank, engine, deadline, result, &done);
     if (!status.ok() || done) return status;
   }
   std::vector<ParcelPtr> fresh, mapped;
@@ -295,17 +338,28 @@ Status Shards::seal(collective::Engine& engine, Time deadline, int32_t size) {
       !status.ok()) {
     return status;
   }
+  auto layout = std::make_shared<ShardLayout>(*next_.layout);
+  layout->digests.assign(layout->own.size(), std::vector<Digest>(shards_.size()));
   std::map<std::pair<uint64_t, uint64_t>, Digest> known;
   std::span<const uint8_t> bytes(all);
   Said said;
   while (take(&bytes, &said)) {
+    if (said.owner >= layout->own.size() || said.key >= shards_.size()) return unreadable("their shards");
     const auto [found, first] = known.try_emplace({said.owner, said.key}, said.digest);
-    if (first || found->second == said.digest) continue;
-    return {HVD_INTERNAL,
-            fmt::format("state sync: a copy of state key '{}' of rank {} of {} is not what "
-                        "that rank has",
-                        said.key < shards_.size() ? shards_[said.key].key : "?", said.owner, size)};
+    if (first) {
+      const ShardRange& range = layout->own[said.owner][said.key];
+      const Digest* const committed = sealed_.layout ? sealed_.layout->digest_of(range) : nullptr;
+      layout->digests[said.owner][said.key] = said.digest;
+      if (committed == nullptr || *committed == said.digest || range.begin == range.end) continue;
+      return {HVD_INTERNAL, fmt::format("state sync: what rank {} has got of {} is not what was committed",
+                                        said.owner, told(range))};
+    }
+    if (found->second == said.digest) continue;
+    return {HVD_INTERNAL, fmt::format("state sync: a copy of state key '{}' of rank {} of {} is not what "
+                                      "that rank has",
+                                      shards_[said.key].key, said.owner, size)};
   }
+  next_.layout = std::move(layout);
   return {};
 }
 

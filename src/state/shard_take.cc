@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "state/flight.h"
+#include "state/shard_check.h"
 #include "state/shard_tables.h"
 #include "state/shard_wire.h"
 #include "state/shards.h"
@@ -58,7 +59,7 @@ bool Shards::may_take_over(const Generation& generation) const {
          std::all_of(hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts[0]; });
 }
 
-Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set next,
+Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, const Ranges& wants, Set next,
                          const std::vector<ParcelPtr>& all_parcels, int32_t rank, collective::Engine& engine,
                          Time deadline, SyncResult* result, bool* ret_done) {
   const auto me = static_cast<size_t>(rank);
@@ -83,7 +84,9 @@ Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set nex
   for (size_t i = 0; i < all_parcels.size(); ++i) {
     if (places[i].memory.process != 0) bag.push_back(all_parcels[i]);
   }
-  Ranges has(placed.size());
+  ShardTables mappable;
+  Ranges& has = mappable.has;
+  has.resize(placed.size());
   for (size_t r = 0; r < placed.size(); ++r) {
     for (const PlacedParcel& parcel : placed[r]) {
       for (const PlacedSegment& segment : parcel.segments) {
@@ -93,6 +96,15 @@ Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set nex
   }
   const ShardPlan plan = plan_shards(has, wants, elements);
   if (!plan.lost.empty()) return {};
+  if (plan.moves != checked.moves) {  // other sources, since some have what can't be mapped
+    ShardCheck check;
+    check.uses = uses_of(plan.moves);
+    check.own = false;
+    bool dropped = false;
+    status = check_uses(&check, rank, engine, deadline, &mappable, &bag, &dropped);
+    if (!status.ok()) return status;
+    if (dropped) return {HVD_PEER_LOST, "state sync: shards that are not what was committed: it is repeated"};
+  }
 
   // Before anybody counts on another's memory, all have mapped what they are to have.
   std::vector<ParcelPtr> mapped;
@@ -155,7 +167,6 @@ Status Shards::take_over(const ShardTables& tables, const Ranges& wants, Set nex
     }
   }
   copy_pieces(pieces, true);
-  if (status = check_copies(bag, plan.moves, rank); !status.ok()) return status;
   next.whole = true;
   next_ = std::move(next);
   const uint8_t done = 1;

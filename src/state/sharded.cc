@@ -105,7 +105,10 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
   try {
     status =
         shards.sync(generation, engine, deadline, revision, static_cast<bool>(lost), local, result, ret_lost);
-  } catch (const std::bad_alloc&) { status = {HVD_INTERNAL, "out of memory: sync of shards"}; }
+  } catch (const std::bad_alloc&) {
+    if (generation.size() > 1) static_cast<void>(starved(engine, generation.rank, "a sync of shards"));
+    status = {HVD_INTERNAL, "out of memory: sync of shards"};
+  }
   if (!status.ok()) return status;
   const uint64_t own = shards.own_bytes(), held = shards.held_bytes();
   std::lock_guard lock(mutex);
@@ -153,7 +156,10 @@ Status State::Impl::hand_over() {
   if (Status status = generation_source(&generation); !status.ok()) return status;
   try {
     return shards.hand_over(generation);
-  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: shards of those that leave"}; }
+  } catch (const std::bad_alloc&) {
+    if (generation.engine == nullptr) return {HVD_INTERNAL, "out of memory: shards of those that leave"};
+    return starved(*generation.engine, generation.rank, "what those that leave hand over");
+  }
 }
 
 }  // namespace hvd::state

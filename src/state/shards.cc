@@ -70,6 +70,13 @@ bool append_range(const std::vector<ParcelPtr>& parcels, const ShardRange& range
   return true;
 }
 
+const Digest* ShardLayout::digest_of(const ShardRange& range) const {
+  for (size_t rank = 0; rank < digests.size(); ++rank) {
+    if (own[rank][range.key] == range) return &digests[rank][range.key];
+  }
+  return nullptr;
+}
+
 void Shards::add(Shard shard, const Generation& place) {
   if (shard.begin < 0 || shard.end > shard.elements) {
     throw Error(HVD_INVALID,
@@ -144,6 +151,13 @@ void Shards::renumber(const std::function<std::optional<uint32_t>(uint32_t)>& nu
         if (const auto key = number(range.key)) own[*key] = {*key, range.begin, range.end};
       }
     }
+    for (std::vector<Digest>& digests : layout->digests) {
+      std::vector<Digest> before(shards_.size());
+      before.swap(digests);
+      for (uint32_t key = 0; key < before.size(); ++key) {
+        if (const auto now = number(key)) digests[*now] = before[key];
+      }
+    }
     set->layout = std::move(layout);
   }
   spare_.clear();
@@ -201,7 +215,8 @@ Digest Shards::specs() const {
 }
 
 ShardLayout Shards::layout_of(Ranges own, const Generation& generation) const {
-  ShardLayout layout{std::move(own), place_copies(generation.hosts, most_copies()), {}, generation.hosts};
+  ShardLayout layout{std::move(own), {}, place_copies(generation.hosts, most_copies()), {}, generation.hosts};
+  if (sealed_.layout && sealed_.layout->own == layout.own) layout.digests = sealed_.layout->digests;
   for (const Shard& shard : shards_) {
     if (shard.parity > 0 && !layout.groups.contains(shard.parity))
       layout.groups.emplace(shard.parity, parity_groups(generation.hosts, shard.parity));

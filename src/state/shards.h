@@ -22,6 +22,7 @@
 #include "base/callback.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "collective/engine.h"
 #include "hvd/shards.h"
@@ -35,6 +36,7 @@
 namespace hvd::state {
 
 struct ShardReads;
+struct ShardCheck;
 
 inline constexpr int32_t kMostCopies = 16;
 inline constexpr int32_t kLeastParity = 2, kMostParity = 64;
@@ -97,9 +99,13 @@ bool append_range(const std::vector<ParcelPtr>& parcels, const ShardRange& range
 /// Who had what when a commit was sealed, for those who ask when it is lost.
 struct ShardLayout {
   std::vector<std::vector<ShardRange>> own;  // by rank and key
+  std::vector<std::vector<Digest>> digests;  // of these ranges; empty: they are not known
   std::vector<std::vector<int32_t>> holders;
   std::map<int32_t, std::vector<std::vector<int32_t>>> groups;  // by parity: ranks of each, ascending
   std::vector<std::string> hosts;
+
+  /// Of exactly that range. NULL: it is not known.
+  const Digest* digest_of(const ShardRange& range) const;
 };
 
 /// This rank's block of its group's parity.
@@ -112,7 +118,8 @@ struct Parity {
 class Shards {
  public:
   /// reads_others: this rank reads the memory of others on its machine, and they its memory.
-  explicit Shards(bool reads_others) : reads_others_(reads_others) {}
+  explicit Shards(bool reads_others, LoggerPtr logger = nullptr)
+      : reads_others_(reads_others), logger_(std::move(logger)) {}
   bool empty() const { return shards_.empty(); }
   /// Throws Error(HVD_INVALID). `place`: of this worker now.
   void add(Shard shard, const Generation& place);
@@ -179,6 +186,7 @@ class Shards {
   /// What a rank can do with the parcel of another.
   enum : uint8_t { kReads = 1, kMaps = 2, kHasNoRoom = 4 };  // the last one of its own
 
+  Status place_all(const Generation& generation, uint64_t revision, const Status& local);
   Status distribute(const Generation& generation, Time deadline);
   void map_parcels(const ShardLayout& layout, int32_t rank);
   std::vector<ParcelPtr> room_for_copies(const ShardLayout& layout, int32_t rank);
@@ -205,7 +213,8 @@ class Shards {
               const std::vector<ParcelPtr>& bag, const std::vector<ParcelPtr>& fresh, int32_t rank,
               const Parcel* own, collective::Engine& engine, Time deadline, SyncResult* result);
   /// shard_take.cc: instead of a move, if all ranks can map what they are to have. *ret_done: they could.
-  Status take_over(const ShardTables& tables, const Ranges& wants, Set next,
+  /// `checked`: the plan of which all sources are known to be good.
+  Status take_over(const ShardTables& tables, const ShardPlan& checked, const Ranges& wants, Set next,
                    const std::vector<ParcelPtr>& all_parcels, int32_t rank, collective::Engine& engine,
                    Time deadline, SyncResult* result, bool* ret_done);
   bool may_take_over(const Generation& generation) const;
@@ -213,8 +222,19 @@ class Shards {
   Status hand_over_parity(const Generation& generation, const std::vector<bool>& leaves, Time deadline);
   /// A parcel of these ranges. Throws std::bad_alloc. NULL: of none.
   ParcelPtr room_for(const std::vector<ShardRange>& ranges);
-  Status check_copies(const std::vector<ParcelPtr>& bag, const std::vector<ShardMove>& moves,
-                      int32_t rank) const;
+
+  // What is taken of a rank is as it was committed (shard_check.cc).
+  /// Collective over all ranks. Holds what is to be taken against the digests of the commit. What differs is
+  /// named, and gone from what its rank has: then *ret_dropped, and another plan is due.
+  Status check_uses(ShardCheck* check, int32_t rank, collective::Engine& engine, Time deadline,
+                    ShardTables* tables, std::vector<ParcelPtr>* bag, bool* ret_dropped);
+  std::vector<uint8_t> checked(const ShardCheck& check, int32_t rank,
+                               const std::vector<ParcelPtr>& bag) const;
+  void note(ShardRange range, const std::string& what, bool log);
+  /// Collective: no range is missing any more of which another rank has a good copy, or parity.
+  Status plan_sync(const Ranges& wants, bool own_too, uint64_t revision, int32_t rank,
+                   collective::Engine& engine, Time deadline, SyncResult* result, ShardTables* tables,
+                   std::vector<ParcelPtr>* bag, ShardPlan* ret_plan);
   Status seal(collective::Engine& engine, Time deadline, int32_t size);
 
   // Parity (shard_parity.cc).
@@ -227,11 +247,15 @@ class Shards {
   /// and `reads_` are set.
   Status make_parity(Set* next, int32_t rank, const std::vector<std::vector<Digest>>* has,
                      collective::Engine& engine, Time deadline, SyncResult* result);
+  /// Whether parity travels by the backend, so that members of a group wait for each other.
+  bool sends_parity(const ShardLayout& layout) const;
   /// Collective: where each rank's own parcel of `next` is, and who reads whose.
   Status tell_places(const Set& next, int32_t rank, collective::Engine& engine, Time deadline);
-  /// Collective: makes again what is lost, as far as parity can. *has, *bag: gain that; *lost: what is left.
+  /// Collective: makes again what is lost, as far as parity can. *tables, *bag: gain that; *lost: what is
+  /// left. *ret_dropped as of check_uses.
   Status repair(int32_t rank, int32_t size, collective::Engine& engine, Time deadline, SyncResult* result,
-                Ranges* has, std::vector<ParcelPtr>* bag, std::vector<ShardRange>* lost);
+                ShardTables* tables, std::vector<ParcelPtr>* bag, std::vector<ShardRange>* lost,
+                bool* ret_dropped);
 
   std::vector<uint64_t> element_bytes() const;
   std::vector<int64_t> lengths() const;  // elements of each key
@@ -255,6 +279,7 @@ class Shards {
   std::string who_had(const ShardRange& range) const;
 
   const bool reads_others_;
+  const LoggerPtr logger_;
   std::vector<ParcelPlace> places_;          // of the commit that is placed, by rank
   std::vector<std::vector<uint8_t>> reads_;  // by rank, what it does with whose parcel; empty: nothing
   ParcelPtr window_;                         // for parity of the commit that is placed: room for one
@@ -263,7 +288,7 @@ class Shards {
   std::vector<uint32_t> order_;              // keys by falling number of copies, then by parity
   Set sealed_, next_;
   std::vector<ParcelPtr> spare_;
-  std::vector<std::vector<Digest>> digests_;  // of the commit that is placed, by rank and key
+  std::vector<std::pair<ShardRange, std::string>> corrupt_;  // what was found so since the last commit
 };
 
 }  // namespace hvd::state

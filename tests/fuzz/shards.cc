@@ -132,7 +132,7 @@ void one_input(std::span<const uint8_t> data) {
   }
   if (!within(tables.has, kLengths)) return;
   must_be_within(plan_shards(tables.has, tables.own, kElementBytes).moves);
-  const auto takes = plan_handover(tables.has, {false, true, false}, kElementBytes, kHolders);
+  const auto takes = plan_handover(tables.has, tables.has, {false, true, false}, kElementBytes, kHolders);
   HVD_PROMISE(within(takes, kLengths));
   must_be_within(plan_shards(tables.has, takes, kElementBytes).moves);
 }

@@ -114,7 +114,7 @@ class Histories {
       has_ = stay;
       std::vector<bool> leaves(has_.size(), false);
       std::fill(leaves.begin() + static_cast<ptrdiff_t>(size), leaves.end(), true);
-      const auto takes = plan_handover(ranges(), leaves, {4, 8}, {copies_ + 1, copies_ + 1});
+      const auto takes = plan_handover(ranges(), ranges(), leaves, {4, 8}, {copies_ + 1, copies_ + 1});
       carry_out(plan_shards(ranges(), takes, {4, 8}), takes, true);
       has_.resize(size);
       hosts.resize(size);

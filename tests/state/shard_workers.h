@@ -35,8 +35,8 @@ constexpr int32_t parity_of(int32_t shards) { return -shards; }
 /// revision.
 struct Worker {
   Worker(std::string on, int32_t rank, int32_t size, int32_t copies, std::string name = "m",
-         const Settings& settings = {}, int64_t length = kLong)
-      : host(std::move(on)), state(nullptr, nullptr, nullptr, settings) {
+         const Settings& settings = {}, int64_t length = kLong, LoggerPtr logger = nullptr)
+      : host(std::move(on)), state(std::move(logger), nullptr, nullptr, settings) {
     set_values(even_range(0, length, rank, size));
     set_counts(even_range(1, kShort, rank, size));
     at = {rank, size};
@@ -150,7 +150,16 @@ struct ShardJob : ::testing::Test {
     const auto rank = static_cast<int32_t>(workers.size());
     return *workers.emplace_back(
         std::make_unique<Worker>(std::string(1, machines[static_cast<size_t>(rank) % machines.size()]), rank,
-                                 size, copies_, name, settings, length));
+                                 size, copies_, name, settings, length, logged ? logger() : nullptr));
+  }
+  /// Of all workers, into `lines`.
+  LoggerPtr logger() {
+    const auto write = [](void* self, hvd_log_level, const char* line) {
+      auto& job = *static_cast<ShardJob*>(self);
+      const std::lock_guard lock(job.mutex);
+      job.lines.emplace_back(line);
+    };
+    return std::make_shared<Logger>(HVD_LOG_WARNING, Callback<hvd_log_fn>(write, this, nullptr));
   }
   void form(int break_after = -1) {
     for (auto& worker : workers) worker->fabric = nullptr;
@@ -227,6 +236,8 @@ struct ShardJob : ::testing::Test {
   int64_t length = kLong;       // of the longer key
   std::string machines = "ab";  // a letter each: ranks are on them in turns
   Settings settings;
+  bool logged = false;
+  std::vector<std::string> lines;  // guarded by mutex
   ~ShardJob() override { fabric.reset(); }
 };
 
