@@ -107,8 +107,8 @@ std::vector<ShardRange> without(const ShardRange& range, const ShardRange& part)
 std::vector<std::vector<int32_t>> parity_groups(const std::vector<std::string>& hosts, int32_t parity) {
   std::vector<int32_t> ranks(hosts.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int32_t a, int32_t b) {
-    return hosts[static_cast<size_t>(a)] < hosts[static_cast<size_t>(b)];
+  std::sort(ranks.begin(), ranks.end(), [&](int32_t a, int32_t b) {
+    return std::tie(hosts[static_cast<size_t>(a)], a) < std::tie(hosts[static_cast<size_t>(b)], b);
   });
   const size_t count = std::max<size_t>(hosts.size() / (static_cast<size_t>(parity) + 1), 1);
   std::vector<std::vector<int32_t>> groups(count);

@@ -203,7 +203,7 @@ Status Shards::hand_over_parity(const Generation& generation, const std::vector<
       const ParityBlock& block = blocks[leaver][number];
       Digest sum;
       if (!leaves[leaver] || !take(&told, &sum)) return unreadable("parity");
-      std::stable_sort(staying.begin(), staying.end(), [&](int32_t a, int32_t b) {
+      std::sort(staying.begin(), staying.end(), [&](int32_t a, int32_t b) {
         return std::pair(load[static_cast<size_t>(a)], a) < std::pair(load[static_cast<size_t>(b)], b);
       });
       const size_t count = std::min<size_t>(staying.size(), kParityHolders);

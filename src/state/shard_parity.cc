@@ -197,17 +197,18 @@ std::vector<ParityBlock> Shards::blocks_of(const ShardLayout& layout, int32_t ra
 }
 
 bool Shards::sends_parity(const ShardLayout& layout) const {
-  const auto reads_all = [&](const std::vector<int32_t>& group) {
-    return std::all_of(group.begin(), group.end(), [&](int32_t receiver) {
-      return std::all_of(group.begin(), group.end(), [&](int32_t source) {
-        return source == receiver ||
-               (reads_[static_cast<size_t>(receiver)][static_cast<size_t>(source)] & kReads) != 0;
-      });
-    });
-  };
-  return std::any_of(layout.groups.begin(), layout.groups.end(), [&](const auto& entry) {
-    return reads_.empty() || !std::all_of(entry.second.begin(), entry.second.end(), reads_all);
-  });
+  for (const auto& [parity, groups] : layout.groups) {
+    if (reads_.empty()) return true;
+    for (const std::vector<int32_t>& group : groups) {
+      for (const int32_t to : group) {
+        for (const int32_t from : group) {
+          if (to != from && (reads_[static_cast<size_t>(to)][static_cast<size_t>(from)] & kReads) == 0)
+            return true;
+        }
+      }
+    }
+  }
+  return false;
 }
 
 Status Shards::tell_places(const Set& next, int32_t rank, collective::Engine& engine, Time deadline) {

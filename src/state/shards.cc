@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -95,9 +96,9 @@ void Shards::add(Shard shard, const Generation& place) {
   renumber([&](uint32_t key) { return std::optional(key + (key >= index ? 1 : 0)); });
   order_.resize(shards_.size());
   std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
-    return std::pair(-shards_[a].copies, shards_[a].parity) <
-           std::pair(-shards_[b].copies, shards_[b].parity);
+  std::sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
+    return std::tuple(-shards_[a].copies, shards_[a].parity, a) <
+           std::tuple(-shards_[b].copies, shards_[b].parity, b);
   });
 }
 
