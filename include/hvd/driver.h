@@ -25,12 +25,12 @@ HVD_API hvd_status hvd_driver_set_command(hvd_driver *driver, const char *const 
                                           const char *const *environment, hvd_error *error);
 
 /* Discovery by callback instead of option hosts or discovery_script. `discover` is called every
- * discovery_interval from a thread of its own. It calls add(sink, name, slots) for each host and returns
- * 0, or nonzero if the hosts are not known now (fatal at the first call, retried later). A call that
- * outlasts discovery_timeout counts as failed, and its late answer is dropped. `add` returns 0, or
- * nonzero for a host that it refuses (no name, negative slots). The whole call then counts as failed,
- * whatever it returns. During the call the thread has those signals blocked that the one which set
- * `discover` had blocked then, and so have processes that it starts. */
+ * discovery_interval from a thread of its own. It calls add(sink, name, slots) for each host and returns 0.
+ * Nonzero means that the hosts are not known now (fatal at the first call, retried later). A call that
+ * outlasts discovery_timeout counts as failed, and its late answer is dropped. `add` returns 0, or nonzero
+ * for a host that it refuses (no name, negative slots). The whole call then counts as failed, whatever it
+ * returns. During the call, the thread and the processes that it starts have the same signals blocked as the
+ * thread that set `discover` had then. */
 typedef int32_t (*hvd_add_host_fn)(void *sink, const char *name, int32_t slots);
 typedef int32_t (*hvd_discover_fn)(void *userdata, hvd_add_host_fn add, void *sink);
 HVD_API hvd_status hvd_driver_set_discovery(hvd_driver *driver, hvd_discover_fn discover, void *userdata,
@@ -47,9 +47,9 @@ typedef struct hvd_launch {
 } hvd_launch;
 
 /* Launch by callback instead of the local launcher. start returns 0, or nonzero if the worker can't be
- * started, which counts as a failure of the slot. stop asks the worker to end: force 0 politely, 1 at
- * once. Both are called from one thread of the library, with the signals blocked that the thread which set
- * them had blocked then: a worker inherits these. Report the worker's end with hvd_driver_worker_exited. */
+ * started, which counts as a failure of the slot. stop asks the worker to end: force 0 politely, 1 at once.
+ * Both are called from one thread of the library. It has the same signals blocked as the thread that set them
+ * had then: a worker inherits these. Report the worker's end with hvd_driver_worker_exited. */
 typedef int32_t (*hvd_launch_fn)(void *userdata, const hvd_launch *launch);
 typedef void (*hvd_stop_fn)(void *userdata, uint64_t worker, int32_t force);
 HVD_API hvd_status hvd_driver_set_launcher(hvd_driver *driver, hvd_launch_fn start, hvd_stop_fn stop,
@@ -58,9 +58,9 @@ HVD_API hvd_status hvd_driver_set_launcher(hvd_driver *driver, hvd_launch_fn sta
 HVD_API hvd_status hvd_driver_worker_exited(hvd_driver *driver, uint64_t worker, int32_t exit_status,
                                             hvd_error *error);
 
-/* Lines that workers of the local launcher print. `line` has no newline, and no NUL that was in it; is_stderr
- * is 0 or 1; rank is -1 before the first generation. Without a callback, lines go to this process's stdout
- * and stderr, prefixed with "[rank] ". Called from one thread. */
+/* Lines that workers of the local launcher print. `line` has no newline, and NULs are removed; is_stderr is 0
+ * or 1; rank is -1 before the first generation. Without a callback, lines go to this process's stdout and
+ * stderr, prefixed with "[rank] ". Called from one thread. */
 typedef void (*hvd_output_fn)(void *userdata, int32_t rank, const char *host, int32_t slot,
                               int32_t is_stderr, const char *line);
 HVD_API hvd_status hvd_driver_set_output(hvd_driver *driver, hvd_output_fn output, void *userdata,
@@ -79,9 +79,9 @@ HVD_API hvd_status hvd_driver_wait(hvd_driver *driver, int64_t timeout_ns, hvd_e
  * once. */
 HVD_API hvd_status hvd_driver_stop(hvd_driver *driver, const char *reason, hvd_error *error);
 
-/* Requests of an operator, or of a program that knows that a machine is about to go. They may come from
- * any thread while the job runs, and return when the driver has accepted them. HVD_INVALID with the
- * reason if the driver can't do it.
+/* Requests of an operator, or of a program that knows that a machine is about to go away. They may come from
+ * any thread while the job runs, and return when the driver has accepted them. HVD_INVALID with the reason if
+ * the driver can't do it.
  *
  * hvd_driver_drain drains a host: its workers leave as by hvd_leave, within timeout_ns (0: option
  * leave_timeout), and the host gets no others until it is undrained. A host that is not known now is
@@ -128,12 +128,12 @@ typedef struct hvd_driver_status_info {
 HVD_API hvd_status hvd_driver_get_status(hvd_driver *driver, hvd_driver_status_info *ret_status,
                                          hvd_error *error);
 
-/* Returns all that is known of the job as text: hosts, workers, generations and their recoveries,
- * goodput, the last lines of the driver's log. hvdrun --http and `hvdrun ctl status` show the same; this
- * is for a program that has a server of its own. The text holds no secrets; docs/observability.md lists
- * fields and metrics. *ret_text is NUL-terminated UTF-8 (hvd_free). May be called from any thread. It
- * takes time that grows with the number of workers. It waits at most three seconds for the driver's
- * thread, and then leaves the workers out. HVD_INVALID: no such format. */
+/* Returns everything known about the job as text: hosts, workers, generations and their recoveries, goodput,
+ * the last lines of the driver's log. hvdrun --http and `hvdrun ctl status` show the same; this is for a
+ * program that has a server of its own. The text holds no secrets; docs/observability.md lists fields and
+ * metrics. *ret_text is NUL-terminated UTF-8 (hvd_free). May be called from any thread. It takes time that
+ * grows with the number of workers. It waits at most three seconds for the driver's thread, and then leaves
+ * the workers out. HVD_INVALID: no such format. */
 typedef int32_t hvd_driver_format;
 enum { HVD_DRIVER_FORMAT_TEXT = 0,        /* for people: tables */
        HVD_DRIVER_FORMAT_JSON = 1,
@@ -142,11 +142,11 @@ enum { HVD_DRIVER_FORMAT_TEXT = 0,        /* for people: tables */
 HVD_API hvd_status hvd_driver_describe(hvd_driver *driver, hvd_driver_format format, char **ret_text,
                                        hvd_error *error);
 
-/* Sends a command to a running driver, on any machine, as its operator: what `hvdrun ctl` does. Options
- * driver (host:port) and secret name the driver, or address_file does: the file that the driver wrote by
- * its own option of that name. Verbs are the driver's: "help" lists them; "status" reports on the job
- * (argument "text", "json", "openmetrics" or "line"). `argument` may be NULL. Waits at most timeout_ns
- * (0: 10 s). *ret_text is the answer (hvd_free). No context or driver of this process takes part.
+/* Sends a command to a running driver, on any machine, as its operator, like `hvdrun ctl`. Options driver
+ * (host:port) and secret name the driver, or address_file does: the file that the driver wrote by its own
+ * option of that name. Verbs are the driver's: "help" lists them; "status" reports on the job (argument
+ * "text", "json", "openmetrics" or "line"). `argument` may be NULL. Waits at most timeout_ns (0: 10 s).
+ * *ret_text is the answer (hvd_free). No context or driver of this process takes part.
  *
  * HVD_INVALID: no such verb, or an argument that it does not take. HVD_DRIVER_LOST: not reachable.
  * HVD_REFUSED: wrong key. HVD_TIMEOUT: no answer. Otherwise the status with which the driver answers. */
@@ -175,20 +175,19 @@ HVD_API hvd_status hvd_agent_set_command(hvd_agent *agent, const char *const *ar
  * breaks the agent connects again; its workers live on meanwhile, at most for agent_timeout. */
 HVD_API hvd_status hvd_agent_start(hvd_agent *agent, hvd_error *error);
 
-/* Waits until the agent has ended and its workers are gone, at most timeout_ns (0: a day). HVD_OK: the
- * job succeeded, or all workers have left after hvd_agent_drain. HVD_JOB_FAILED: the job failed.
- * HVD_UNAVAILABLE: the job lacked what may be there another time (slots). HVD_REFUSED: the driver refused
- * the agent, with its reason (wrong secret, job or version). HVD_DRIVER_LOST: agent_timeout passed
- * without a driver. HVD_CLOSED: hvd_agent_stop, or a drain that was cut short. HVD_TIMEOUT: the agent
- * still runs. */
+/* Waits until the agent has ended and its workers are gone, at most timeout_ns (0: a day). HVD_OK: the job
+ * succeeded, or all workers have left after hvd_agent_drain. HVD_JOB_FAILED: the job failed. HVD_UNAVAILABLE:
+ * the job lacked something that may be available later (slots). HVD_REFUSED: the driver refused the agent,
+ * with its reason (wrong secret, job or version). HVD_DRIVER_LOST: agent_timeout passed without a driver.
+ * HVD_CLOSED: hvd_agent_stop, or a drain that was cut short. HVD_TIMEOUT: the agent still runs. */
 HVD_API hvd_status hvd_agent_wait(hvd_agent *agent, int64_t timeout_ns, hvd_error *error);
 
 /* Ends the workers (SIGTERM, after stop_grace SIGKILL) and then the agent. Returns at once. May be called
  * from any thread. Called again, it kills the rest at once. */
 HVD_API hvd_status hvd_agent_stop(hvd_agent *agent, const char *reason, hvd_error *error);
 
-/* The host is about to go: its workers leave at their next commit, the others go on with live values, and
- * the agent ends when they have left. Workers that are still there after timeout_ns (0: option
+/* Drains the host before it goes away: its workers leave at their next commit, the others go on with live
+ * values, and the agent ends when they have left. Workers that are still there after timeout_ns (0: option
  * leave_timeout) are ended as by hvd_agent_stop. Returns at once. May be called from any thread. Called
  * again, it does what hvd_agent_stop does. `reason` may be NULL. */
 HVD_API hvd_status hvd_agent_drain(hvd_agent *agent, int64_t timeout_ns, const char *reason,

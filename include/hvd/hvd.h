@@ -153,21 +153,21 @@ typedef struct hvd_context hvd_context;
 /* Joins the job and waits until this worker is a member of a generation, at most option init_timeout.
  * `options` may be NULL (environment only); it is read during the call and not kept.
  *
- * With option `driver` (hvdrun sets it) the driver assigns ranks. A worker that no driver started sets
- * that option itself, and secret_file to the file with the job's secret. The driver admits it with an
- * identity, or keeps it waiting as a spare (docs/deploy.md). Without `driver`, rank and size come from
- * HVD_RANK and HVD_SIZE, else from the variables of torchrun, Open MPI, PMI or Slurm, and rank 0 serves
- * the others at option `rendezvous`. Without any of these the worker is alone: rank 0 of 1.
+ * With option `driver` (hvdrun sets it) the driver assigns ranks. A worker that no driver started sets that
+ * option itself, and secret_file to the file with the job's secret. The driver admits it with an identity, or
+ * keeps it waiting as a spare (docs/deploy.md). Without `driver`, rank and size come from HVD_RANK and
+ * HVD_SIZE, else from the variables of torchrun, Open MPI, PMI or Slurm. Rank 0 then serves the others at
+ * option `rendezvous`. Without any of these the worker is alone: rank 0 of 1.
  *
  * Errors: HVD_INVALID, HVD_TIMEOUT, HVD_REFUSED, HVD_DRIVER_LOST, HVD_UNAVAILABLE, HVD_REMOVED,
  * HVD_JOB_FAILED. */
 HVD_API hvd_status hvd_init(const hvd_options *options, hvd_context **ret_context, hvd_error *error);
 
-/* Reports that this worker has finished successfully, and leaves the job. It first waits until every
- * member of the generation is done, so that nobody loses a peer that it still needs, for at most
- * timeout_ns (0: option shutdown_timeout). Then it closes the context: later calls on it give HVD_CLOSED.
- * If the last hvd_run ended in anything but HVD_OK, the worker leaves without reporting success.
- * HVD_TIMEOUT: the context is closed, but not every member was done. A second call gives HVD_OK. */
+/* Reports that this worker has finished successfully, and leaves the job. It first waits until every member
+ * of the generation is done, so that nobody loses a peer that it still needs. The wait lasts at most
+ * timeout_ns (0: option shutdown_timeout). Then it closes the context: later calls on it give HVD_CLOSED. If
+ * the last hvd_run ended in anything but HVD_OK, the worker leaves without reporting success. HVD_TIMEOUT:
+ * the context is closed, but not every member was done. A second call gives HVD_OK. */
 HVD_API hvd_status hvd_shutdown(hvd_context *context, int64_t timeout_ns, hvd_error *error);
 
 /* Asks to leave the job. May be called from any thread; returns at once. At the next commit or check all
@@ -289,12 +289,11 @@ typedef struct hvd_tensor {
 
 /* ---- Process sets ---------------------------------------------------------------------------- */
 
-/* A subset of the ranks, for collectives among them. Each rank makes the set by itself, without
- * communication. Its name (1 to 255 bytes of UTF-8, not beginning with "hvd.") and its members must be
- * the same on all members; every operation on the set checks that (HVD_MISMATCH). Ranks that are not
- * members may make the set too: they can ask about it, and get HVD_INVALID for an operation on it. Sets
- * may overlap. Two sets with one name at the same time must have different lowest ranks ("my host" on
- * each host).
+/* A subset of the ranks, for collectives among them. Each rank makes the set on its own, without
+ * communication. Its name (1 to 255 bytes of UTF-8, not beginning with "hvd.") and its members must be the
+ * same on all members; every operation on the set checks that (HVD_MISMATCH). Ranks that are not members may
+ * make the set too: they can ask about it, and get HVD_INVALID for an operation on it. Sets may overlap. Two
+ * sets with one name at the same time must have different lowest ranks ("my host" on each host).
  *
  * A set outlives generations. When ranks have changed, its rule says who is a member from then on. The
  * set looks that up at its next use, and may then have no members left. */
@@ -337,19 +336,19 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
 
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
-/* Every rank of the generation (or of the process set) calls each operation once, under the same name.
- * Ranks may submit their operations in different orders, from any threads. An operation starts as soon as
- * all ranks have called it. A name (1 to 255 bytes of UTF-8, not beginning with "hvd.") may be used again
- * when its operation has completed on this rank; twice at once in one process set is HVD_INVALID. A name
- * of NULL is automatic: the library numbers the operations without one, for each process set, anew in each
- * generation. All ranks must submit these in the same order, so each of them from one thread. A rank may
- * have 65,536 operations under way, whose descriptions and small data come to 512 MiB: the next one is
- * HVD_INVALID, and nothing of it was sent.
+/* Every rank of the generation (or of the process set) calls each operation once, under the same name. Ranks
+ * may submit their operations in different orders, from any threads. An operation starts as soon as all ranks
+ * have called it. A name (1 to 255 bytes of UTF-8, not beginning with "hvd.") may be used again when its
+ * operation has completed on this rank; twice at once in one process set is HVD_INVALID. A name of NULL is
+ * automatic: the library numbers the operations without one, for each process set, anew in each generation.
+ * All ranks must submit these in the same order, so each of them from one thread. A rank may have 65,536
+ * operations under way, with 512 MiB of descriptions and small data. The next one gives HVD_INVALID, and
+ * nothing of it was sent.
  *
- * Ranks must agree in collective, number of tensors, dtypes, shapes (but for the first dimension where it
- * may differ), reduction, factors, root and the set's members. If they don't, every rank gets HVD_MISMATCH
- * with the same message, and the context stays usable. A bad argument that shows on this rank alone gives
- * HVD_INVALID at once. The others then wait until this rank calls the operation correctly.
+ * Ranks must agree on collective, number of tensors, dtypes, shapes, reduction, factors, root and the set's
+ * members. The first dimension may differ where a collective says so. If they don't, every rank gets
+ * HVD_MISMATCH with the same message, and the context stays usable. A bad argument that shows on this rank
+ * alone gives HVD_INVALID at once. The others then wait until this rank calls the operation correctly.
  *
  * A blocking form returns when this rank's output is complete. Option operation_timeout bounds the wait
  * for ranks that do not call: every rank that did gets HVD_TIMEOUT, naming those that did not. As soon as
@@ -357,18 +356,18 @@ HVD_API hvd_status hvd_process_set_get_ranks(hvd_process_set *set, int32_t *ret_
  * call whose data has not arrived 30 s after that time-out loses the generation, and gives HVD_PEER_LOST.
  * HVD_CLOSED after hvd_shutdown or hvd_abort. HVD_UNSUPPORTED: the backend in use does not serve it.
  *
- * Some outputs the library may allocate. If output->data is NULL, it allocates the memory (free with
- * hvd_free) and fills in data, dtype and shape. Otherwise dtype must be the input's, and output->shape
- * gives the room, which must hold the result. output->shape[0] is then set to the rows written. Too little
- * room gives HVD_INVALID on this rank alone, naming the rows needed.
+ * The library may allocate some outputs. If output->data is NULL, it allocates the memory (free with
+ * hvd_free) and fills in data, dtype and shape. Otherwise dtype must be the input's, and output->shape gives
+ * the room, which must hold the result. output->shape[0] is then set to the rows written. Too little room
+ * gives HVD_INVALID on this rank alone, naming the rows needed.
  *
  * Device memory: all tensors of a call lie in the same kind of memory, on the same device, for the same
- * stream (HVD_INVALID). The kind must agree between ranks (HVD_MISMATCH); device and stream are each
- * rank's own. The operation is complete, and a blocking form returns, when it is queued on the stream,
- * like a kernel that the program launches. A later failure on the device loses the generation: from then
- * on every operation and commit gives HVD_PEER_LOST, and outputs are undefined. The library neither
- * allocates device memory for outputs nor scales in it (prescale and postscale): HVD_UNSUPPORTED. Too
- * little room for rows that depend on other ranks gives HVD_INVALID on every rank. */
+ * stream (HVD_INVALID). The kind must agree between ranks (HVD_MISMATCH); device and stream are each rank's
+ * own. The operation is complete, and a blocking form returns, when it is queued on the stream, like a kernel
+ * that the program launches. A later failure on the device loses the generation: from then on every operation
+ * and commit gives HVD_PEER_LOST, and outputs are undefined. The library neither allocates device memory for
+ * outputs nor scales in it (prescale and postscale): HVD_UNSUPPORTED. If rows depend on other ranks, too
+ * little room gives HVD_INVALID on every rank. */
 
 /* What an operation does. Values are stable. */
 typedef int32_t hvd_collective;
@@ -402,11 +401,11 @@ HVD_API hvd_status hvd_allgather(hvd_context *context, const char *name, const h
 HVD_API hvd_status hvd_reducescatter(hvd_context *context, const char *name, const hvd_tensor *input,
                                      hvd_tensor *output, hvd_reduction reduction, hvd_error *error);
 
-/* Sends splits[i] rows (first dimension, ndim >= 1) of the input to rank i, the first rows to rank 0 and
- * so on. Concatenates the rows that this rank receives, in rank order. splits: one entry a rank, each >=
- * 0; their sum is the input's rows. NULL splits evenly, and size must divide the rows. First dimensions
- * may differ between ranks. ret_received_splits: NULL, or room for one entry a rank: the rows received
- * from it. The library may allocate the output, which must not overlap the input. */
+/* Sends splits[i] rows (first dimension, ndim >= 1) of the input to rank i, the first rows to rank 0 and so
+ * on. Concatenates the rows that this rank receives, in rank order. splits: one entry per rank, each >= 0;
+ * their sum is the input's rows. NULL splits evenly, and size must divide the rows. First dimensions may
+ * differ between ranks. ret_received_splits: NULL, or room for one entry per rank: the rows received from it.
+ * The library may allocate the output, which must not overlap the input. */
 HVD_API hvd_status hvd_alltoall(hvd_context *context, const char *name, const hvd_tensor *input,
                                 const int64_t *splits, hvd_tensor *output, int64_t *ret_received_splits,
                                 hvd_error *error);
@@ -488,9 +487,9 @@ HVD_API hvd_status hvd_submit(hvd_context *context, const hvd_request *request, 
  * the operation has completed, at most timeout_ns (0: until it completes, like a blocking form), and
  * returns its status.
  *
- * With HVD_OK it sets *ret_op. NULL: the operation has completed, and all results lie where the request
- * says. Else *ret_op is an operation that has results to ask for (hvd_op_get_output and the like), or
- * that has not completed (hvd_op_test tells). */
+ * With HVD_OK it sets *ret_op. NULL: the operation has completed, and all results are where the request says.
+ * Else *ret_op is an operation that has results to ask for (hvd_op_get_output and the like), or that has not
+ * completed (hvd_op_test tells). */
 HVD_API hvd_status hvd_submit_and_wait(hvd_context *context, const hvd_request *request, int64_t timeout_ns,
                                        hvd_op **ret_op, hvd_error *error);
 
@@ -541,9 +540,9 @@ typedef struct hvd_state hvd_state;
 
 HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state, hvd_error *error);
 
-/* Waits for calls of other threads on the state, and for a commit that is being copied: when it returns,
- * the memory that was registered is no longer borrowed, also while a run loop has the state. Within a
- * callback of the state that is so when the call returns that the callback runs in. NULL is allowed. */
+/* Waits for calls of other threads on the state, and for a commit that is being copied. When it returns,
+ * registered memory is no longer borrowed, even while a run loop has the state. Within a callback of the
+ * state the memory is released when the call that runs the callback returns. NULL is allowed. */
 HVD_API void hvd_state_destroy(hvd_state *state);
 
 /* Registers caller-owned memory under a key (1 to 255 bytes). The memory stays borrowed until the key is
@@ -568,20 +567,20 @@ HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_s
                                         hvd_load_fn load, void *userdata, hvd_destroy_fn destroy,
                                         hvd_error *error);
 
-/* For a save callback, instead of `write`, for memory that stays where it is: `count` pieces of it come next
- * in the object, and are not copied now but with the state's tensors, by all copying threads; pieces of them
- * that have not changed since the last commit are not written again. `sink` is the callback's. The pieces
- * must stay as they are until the library calls anything of the program's but save callbacks, or the call
- * that wanted the save (commit, commit_begin, save, sync) returns. write and hvd_state_lend may take turns.
- * Returns 0, or nonzero as `write` does. */
+/* For a save callback, instead of `write`, for memory that stays in place. The `count` pieces come next in
+ * the object. They are not copied now but with the state's tensors, by all copying threads; parts that have
+ * not changed since the last commit are not written again. `sink` is the callback's. The pieces must stay
+ * unchanged until the library calls any function of the program other than a save callback. They may also
+ * change once the call that wanted the save returns (commit, commit_begin, save, sync). write and
+ * hvd_state_lend may take turns. Returns 0, or nonzero as `write` does. */
 HVD_API int32_t hvd_state_lend(void *sink, const void *const *data, const size_t *sizes, size_t count);
 
 HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
 
 /* Runs when a new generation has been formed and synced, before the training function is called again, in
  * order of registration. It does not run before the function's first call. Nonzero: hvd_run ends with
- * HVD_CALLBACK_FAILED. A worker that is new in that generation runs none, so collectives may be called
- * from it only if newcomers call them too, at the beginning of their training function. */
+ * HVD_CALLBACK_FAILED. A worker that is new in that generation runs none. So a reset callback may call
+ * collectives only if newcomers call them too, at the beginning of their training function. */
 typedef int32_t (*hvd_reset_fn)(void *userdata);
 HVD_API hvd_status hvd_state_on_reset(hvd_state *state, hvd_reset_fn reset, void *userdata,
                                       hvd_destroy_fn destroy, hvd_error *error);
@@ -619,9 +618,9 @@ HVD_API hvd_status hvd_state_save(hvd_state *state, hvd_error *error);
  * HVD_OK or HVD_HOSTS_UPDATED (or HVD_PEER_LOST). */
 HVD_API hvd_status hvd_state_check_host_updates(hvd_state *state, hvd_error *error);
 
-/* Puts back the last commit, bit for bit; returns when it is in device memory, too. HVD_INVALID: there is
- * no commit. HVD_INTERNAL: the copy of a later commit had failed, as the message says, and the one before
- * it was put back; or device memory can't be written. */
+/* Restores the last commit, bit for bit; returns when it is in device memory, too. HVD_INVALID: there is no
+ * commit. HVD_INTERNAL: the copy of a later commit had failed, as the message says, and the one before it was
+ * restored; or device memory can't be written. */
 HVD_API hvd_status hvd_state_restore(hvd_state *state, hvd_error *error);
 
 /* Makes all ranks' state equal to the root's. The root is the survivor with the highest revision, lowest
@@ -717,7 +716,7 @@ enum {
                                            option driver_timeout */
   HVD_EVENT_RECOVERED = 1 << 5,         /* a recovery was recorded */
   HVD_EVENT_STALLED = 1 << 6,           /* rank 0: an operation waits for ranks that the message names */
-  HVD_EVENT_DIVERGED = 1 << 7,          /* `rank` committed other bytes than most (option
+  HVD_EVENT_DIVERGED = 1 << 7,          /* `rank` committed different bytes from most (option
                                            divergence_every); the message names key and revision */
   HVD_EVENT_DRIVER_BACK = 1 << 8        /* there is a driver again: the same one, or one that took over */
 };
@@ -777,20 +776,20 @@ typedef struct hvd_backend_report {
   char name[16];          /* as the module says; if it can't be loaded, from its file's name:
                              libhvd_<name>.so */
   char version[64];       /* of the library underneath */
-  char path[512];         /* file of the module; "" for what is built in */
+  char path[512];         /* file of the module; "" if built in */
   int32_t usable;         /* 1: it loads and says that it can serve here */
   uint32_t abi_version;   /* of hvd/backend.h, on which it and this library agree; 0 if they don't */
   uint64_t memories;      /* bit 1 << hvd_memory for each supported one */
   uint64_t dtypes;        /* bit 1 << hvd_dtype */
   uint64_t collectives;   /* bit 1 << hvd_collective */
-  int32_t local;          /* 1: fast inside a host by itself; else ranks of a host share memory first */
+  int32_t local;          /* 1: fast inside a host on its own; else ranks of a host share memory first */
   int32_t max_instances;  /* contexts in one process that can use it; 0: any number */
   char reason[512];       /* why it is not usable */
 } hvd_backend_report;
 
-/* The number of backends, and the index-th of them, in the order in which they are searched. `options`
- * may be NULL. The calls load the modules, which stay loaded. A process that mpirun or srun has started
- * does not load those that serve elastic jobs alone: they are reported as not usable, with that reason. */
+/* The number of backends, and the index-th of them, in the order in which they are searched. `options` may be
+ * NULL. The calls load the modules, which stay loaded. A process that mpirun or srun has started does not
+ * load modules that serve only elastic jobs: they are reported as not usable, with that reason. */
 HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count,
                                                    hvd_error *error);
 HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index,

@@ -24,23 +24,23 @@ typedef struct hvd_shard {
                               with room for `elements` */
 } hvd_shard;
 
-/* Tells the program its new range and asks for memory for it. A sync calls it if this worker's rank or
- * the number of workers has changed since the worker got its range. The sync fills `data`, unless nothing
- * was ever synced: then `data` holds the program's initial values. The old memory is no longer used, and
- * may be freed or given again. It is called in the thread that calls hvd_run or sync, with no lock held,
- * possibly several times until a sync succeeds. Its time does not count as the sync's; others wait for it as
- * for a rank that does not call (option operation_timeout). Nonzero: the sync fails with
- * HVD_CALLBACK_FAILED on this rank. */
+/* Tells the program its new range and asks for memory for it. A sync calls it if this worker's rank or the
+ * number of workers has changed since the worker got its range. The sync fills `data`, unless nothing was
+ * ever synced: then `data` holds the program's initial values. The old memory is no longer used, and may be
+ * freed or returned again. It is called in the thread that calls hvd_run or sync, with no lock held, possibly
+ * several times until a sync succeeds. Its time does not count as the sync's; others wait for it as for a
+ * rank that does not call (option operation_timeout). Nonzero: the sync fails with HVD_CALLBACK_FAILED on
+ * this rank. */
 typedef int32_t (*hvd_reshard_fn)(void *userdata, hvd_shard *shard);
 
 /* As a number of copies: none. */
 #define HVD_NO_COPIES (-1)
 
-/* Registers this rank's range of a sharded key. `tensor` has one dimension and lies in host memory,
- * borrowed as in hvd_state_add_tensor. It holds the elements from `offset` on of a vector of
- * `global_elements`. All ranks register the same keys with the same dtype, length and number of copies.
- * Their ranges cover the vector, each element once; sync and commit check that (HVD_MISMATCH, naming the
- * elements that overlap or are missing). A range may be empty.
+/* Registers this rank's range of a sharded key. `tensor` has one dimension and is in host memory, borrowed as
+ * in hvd_state_add_tensor. It holds the elements from `offset` on of a vector of `global_elements`. All ranks
+ * register the same keys with the same dtype, length and number of copies. Their ranges cover the vector,
+ * each element once; sync and commit check that (HVD_MISMATCH, naming the elements that overlap or are
+ * missing). A range may be empty.
  *
  * copies: a commit also places the shard in the commit memory of that many other workers, on other hosts
  * where there are any. 0 means one copy, HVD_NO_COPIES none; at most 16. As many workers may be lost at
@@ -51,23 +51,23 @@ typedef int32_t (*hvd_reshard_fn)(void *userdata, hvd_shard *shard);
  * is removed or the state destroyed, and on failure.
  *
  * With shards every commit is collective. hvd_state_commit, hvd_state_save and the thread of
- * hvd_state_commit_begin place the copies, and agree that all ranks have done so. They fail on all ranks
- * or on none, except when a worker is lost: after HVD_PEER_LOST all ranks restore this commit, or all the
- * one before it. Host memory is needed for 2 x (1 + copies) times this rank's shards. hvd_state_sync
- * takes the last commit, if there is one, instead of the live values. A rank that has joined (hvd_join)
- * can't commit: HVD_MISMATCH. HVD_UNSUPPORTED: the tensor lies in device memory. */
+ * hvd_state_commit_begin place the copies, and agree that all ranks have done so. They fail on all ranks or
+ * on none, except when a worker is lost: after HVD_PEER_LOST all ranks restore this commit, or all the one
+ * before it. Host memory is needed for 2 x (1 + copies) times this rank's shards. hvd_state_sync takes the
+ * last commit, if there is one, instead of the live values. A rank that has joined (hvd_join) can't commit:
+ * HVD_MISMATCH. HVD_UNSUPPORTED: the tensor is in device memory. */
 HVD_API hvd_status hvd_state_add_shard(hvd_state *state, const char *key, const hvd_tensor *tensor,
                                        int64_t global_elements, int64_t offset, int32_t copies,
                                        hvd_reshard_fn reshard, void *userdata, hvd_destroy_fn destroy,
                                        hvd_error *error);
 
-/* hvd_state_add_shard with parity instead of copies, for less memory. Workers are put into groups of
- * `parity` + 1; some groups are larger if the numbers do not divide, and there is one group if workers
- * are fewer. Each worker keeps a block of the others' parity (exclusive or) beside its own shard, at most
- * 1 / `parity` of the longest shard of the group. One worker of each group may be lost at once without
- * loss of data: its block and its shard are rebuilt from the others'. Workers of one host are in
- * different groups where there are enough groups. So a host may be lost if it has no more workers than
- * there are groups.
+/* hvd_state_add_shard with parity instead of copies, for less memory. Workers are put into groups of `parity`
+ * + 1; some groups are larger if the numbers do not divide, and there is one group if there are fewer
+ * workers. Each worker keeps a block of the others' parity (exclusive or) beside its own shard. It has at
+ * most 1 / `parity` of the longest shard of the group. One worker of each group may be lost at once without
+ * loss of data: its block and its shard are rebuilt from the others'. Workers of one host are in different
+ * groups where there are enough groups. So a host may be lost if it has no more workers than there are
+ * groups.
  *
  * parity: 2 to 64, the same on all ranks. Host memory is needed for 2 x (1 + 1 / `parity`) times this
  * rank's shards; rebuilding a lost shard takes its size in addition. Everything else is as above. When a
@@ -83,11 +83,11 @@ HVD_API hvd_status hvd_shard_range(int64_t global_elements, int32_t rank, int32_
                                    int64_t *ret_elements, hvd_error *error);
 
 /* Sets what to do if more workers were lost than there are copies. Without it hvd_run ends with
- * HVD_JOB_FAILED on every rank; the sentence names a key, the elements that are lost and who held them.
- * With it, set on all ranks, each rank is called with that sentence instead. It loads everything that is
- * registered, with shards in their new ranges, from the program's own checkpoint: the same step on all
- * ranks. Then training goes on as after a sync. Loading may take any time, as long as no rank is done later
- * than another by more than operation_timeout. Nonzero: HVD_CALLBACK_FAILED. NULL takes it back. */
+ * HVD_JOB_FAILED on every rank; the sentence names a key, the elements that are lost and who held them. If it
+ * is set on all ranks, it is called on each with that sentence instead. It loads everything that is
+ * registered, with shards in their new ranges, from the program's own checkpoint: the same step on all ranks.
+ * Then training goes on as after a sync. Loading may take any time, as long as no rank is done later than
+ * another by more than operation_timeout. Nonzero: HVD_CALLBACK_FAILED. NULL removes it. */
 typedef int32_t (*hvd_lost_fn)(void *userdata, const char *sentence);
 HVD_API hvd_status hvd_state_on_lost(hvd_state *state, hvd_lost_fn lost, void *userdata,
                                      hvd_destroy_fn destroy, hvd_error *error);

@@ -55,7 +55,7 @@ typedef struct hvd_backend_description {
   uint64_t dtypes;          /* bit 1 << hvd_dtype */
   uint64_t collectives;     /* bit 1 << hvd_collective */
   int32_t messages;         /* 1: send_message works; a module that serves host memory must */
-  int32_t local;            /* 1: fast inside a host by itself */
+  int32_t local;            /* 1: fast inside a host on its own */
   int32_t max_instances;    /* per process; 0: any number */
 } hvd_backend_description;
 
@@ -94,11 +94,10 @@ typedef struct hvd_backend_op {
   void *output;              /* broadcast: the tensor, on every rank; reducescatter: may be this rank's
                                 part of input */
   size_t count;              /* elements of the input (broadcast, allreduce: of the output as well) */
-  /* Elements of the parts, in the order of `ranks`; any of them may be 0. One entry a rank: allgather
+  /* Elements of the parts, in the order of `ranks`; any of them may be 0. One entry per rank: allgather
    * (count is this rank's entry) and reducescatter (what each rank gets; the sum is count; the output has
-   * this rank's). Two entries a rank: alltoall. First what goes to each rank, whose sum is count, then
-   * what comes from each, which is the output; parts lie one after the other. Other collectives do not
-   * use it. */
+   * this rank's). Two entries per rank: alltoall. First what goes to each rank, whose sum is count, then what
+   * comes from each, which is the output; parts follow one another. Other collectives do not use it. */
   const size_t *counts;
   const int32_t *ranks;      /* members that take part, ascending; NULL: all */
   int32_t rank_count;
@@ -150,9 +149,8 @@ typedef struct hvd_backend_table {
   /* Sends up to 1 MiB to another rank, in order per destination. Copies `data` and returns at once. */
   hvd_status (*send_message)(void *instance, int32_t destination, const void *data, size_t size,
                              hvd_error *error);
-  /* Gives the generation up. Returns within 100 ms, and every pending op completes with HVD_PEER_LOST
-   * within another 100 ms. Never frees a buffer under an operation. Idempotent. A later generation may
-   * connect. */
+  /* Abandons the generation. Returns within 100 ms, and every pending op completes with HVD_PEER_LOST within
+   * another 100 ms. Never frees a buffer under an operation. Idempotent. A later generation may connect. */
   void (*abort)(void *instance, uint64_t generation);
   /* Leaves the generation. Nothing is pending then, and all members are known to be out. */
   void (*disconnect)(void *instance);

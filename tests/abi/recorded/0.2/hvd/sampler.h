@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Deals the samples of a data set, 0 .. samples-1, out to the ranks. Each sample is dealt exactly once in an
- * epoch, also when the number of ranks changes during it. Progress survives commit, restore and a change of
+/* Deals out the samples of a data set, 0 .. samples-1, to the ranks. Each sample is dealt exactly once in an
+ * * epoch, even when the number of ranks changes during it. Progress survives commit, restore and a change of
  * size.
  *
  * An epoch is an order of the samples, shuffled by (seed, epoch), the same on every platform; it takes no
@@ -96,10 +96,10 @@ typedef struct hvd_sampler_info {
 } hvd_sampler_info;
 HVD_API hvd_status hvd_sampler_get_info(hvd_sampler *sampler, hvd_sampler_info *ret_info, hvd_error *error);
 
-/* For a checkpoint of the program's own. hvd_sampler_save writes HVD_SAMPLER_SAVED_BYTES bytes, the same
- * on every rank and every platform. All ranks load the same bytes, with any number of ranks, batch size
- * and padding. HVD_INVALID: samples, seed or in_order differ from those at the save, or the bytes are
- * damaged. Both functions also work after hvd_shutdown. */
+/* For the program's own checkpoint. hvd_sampler_save writes HVD_SAMPLER_SAVED_BYTES bytes, the same on every
+ * rank and every platform. All ranks load the same bytes, with any number of ranks, batch size and padding.
+ * HVD_INVALID: samples, seed or in_order differ from those at the save, or the bytes are damaged. Both
+ * functions also work after hvd_shutdown. */
 #define HVD_SAMPLER_SAVED_BYTES 64
 HVD_API hvd_status hvd_sampler_save(hvd_sampler *sampler, void *data, size_t room, hvd_error *error);
 HVD_API hvd_status hvd_sampler_load(hvd_sampler *sampler, const void *data, size_t size, hvd_error *error);
