@@ -15,7 +15,9 @@ PAGES = [
 # What has no comments, or is recorded as it was.
 WITHOUT_PURPOSE = re.compile(r"recorded/|\.(md|svg|lock|json|mod|typed)$|LICENSE$|\.gitignore$")
 COMMENT = re.compile(r"\s*(//|/\*|#(?! *(include|define|pragma|if))|<!--|r?[\"\']{3})")
-WIDTH = 110
+WIDTH, SENTENCE = 110, 25
+# Files whose sentences are counted: the pages, except the record of changes, and the public headers.
+PROSE = [page for page in PAGES if page.name != "CHANGELOG.md"] + sorted((ROOT / "include/hvd").iterdir())
 # Lines that are comments, by what marks them in the file's language.
 SLASHES, HASHES = re.compile(r"\s*(//|/\*|\*)"), re.compile(r"\s*(#(?!!)|r?\"{3})")
 HASHED = (".py", ".sh", ".cmake", ".txt", ".in", ".toml", ".yaml", ".sbatch", ".service", ".manifest", "")
@@ -40,6 +42,55 @@ def too_wide(name, text):
             prose = comment.match(line) is not None
         if prose and len(line) > WIDTH:
             yield number
+
+
+def commented(text):
+    """The comment of each line of a source, where "\\n" begins one that stands behind code."""
+    inside = False
+    for line in text.split("\n"):
+        begin = None if inside else re.search(r"/\*+|//+<?", line)
+        if begin or inside:
+            body, ended, _ = line[begin.end() if begin else 0:].partition("*/")
+            behind = "\n" if begin and line[:begin.start()].strip() else ""
+            yield behind + (body if begin else re.sub(r"^\s*\*(?=\s|$)", "", body))
+            inside = not ended and (inside or begin.group().startswith("/*"))
+        else:
+            yield ""
+
+
+def shown_prose(text):
+    """The lines of a page, empty where it shows code or has a heading."""
+    shown = False
+    for line in text.split("\n"):
+        shown ^= line.lstrip().startswith("```")
+        yield "" if shown or re.match(r"\s*(```|#)", line) else line
+
+
+def paragraphs(name, text):
+    """(number of its first line, its lines as one) for each paragraph, list item and table cell: in a page
+    without the code that it shows, in a header of its comments."""
+    number, gathered = 0, ""
+    for at, line in enumerate([*(shown_prose if name.endswith(".md") else commented)(text), ""], 1):
+        if gathered and re.match(r"\n|\s*(\||[-*] |\d+\. |$)", line):
+            yield number, gathered
+            gathered = ""
+        if re.match(r"\s*\|", line):
+            yield from ((at, cell) for cell in re.split(r"(?<!\\)\|", line))
+        elif line.strip():
+            number = number if gathered else at
+            gathered += line + " "
+
+
+def long_sentences(name, text):
+    """(line where the paragraph begins, words, sentence) for each sentence of more than SENTENCE words. A
+    list of code spans is one word; ":" and ";" end a sentence."""
+    for number, paragraph in paragraphs(name, text):
+        linkless = re.sub(r"\]\([^)]*\)", "]", paragraph)
+        prose = re.sub(r"`[^`]*`(,\s+`[^`]*`)*", "code", linkless)
+        for sentence in re.split(r"(?<=[.:;?!])[)\]\"'*_]*\s", prose):
+            words = [word for word in sentence.split() if re.search(r"\w", word)]
+            if len(words) > SENTENCE:
+                yield number, len(words), " ".join(sentence.split())
 
 
 def test_sources():
@@ -134,6 +185,32 @@ class Docs(unittest.TestCase):
         for name, text in (("a.md", f"| {wide}"), ("a.md", f"```\n{wide}y\n```"), ("a.md", wide),
                            ("a.c", f"int {wide};"), ("a.css", f"#{wide}"), ("a.sh", f"#!{wide}")):
             self.assertEqual([], list(too_wide(name, text)), text)
+
+    def test_sentences_are_short(self):
+        for path in PROSE:
+            name = str(path.relative_to(ROOT))
+            with self.subTest(name):
+                self.assertEqual("", "\n".join(
+                    f"{name}:{number}: {words} words, of {SENTENCE}: {sentence}"
+                    for number, words, sentence in long_sentences(name, path.read_text())))
+
+    def test_long_sentences_are_seen(self):
+        full = " ".join(["word"] * SENTENCE)
+        for name, text in (("a.md", full + " more"), ("a.md", f"- {full}\n  more"),
+                           ("a.md", f"| {full} more | b |"),
+                           ("a.md", f"One. Two\n{full}. Three."), ("a.md", f"{full} `b c`"),
+                           ("a.h", f"/* {full}\n * more */"), ("a.h", f"int a; /* {full} more */"),
+                           ("a.h", f"int a; // {full}\n// more"), ("a.h", f"int a; /* {full}\n  more */")):
+            self.assertEqual(1, len(list(long_sentences(name, text))), text)
+        for name, text in (("a.md", full), ("a.md", f"{full}\n\nmore"), ("a.md", f"{full}\n- more"),
+                           ("a.md", f"| {full} | more |"), ("a.md", f"(One: {full}.) More; {full}"),
+                           ("a.md", f"```\n{full} more\n```"), ("a.md", full[5:] + " [`a b`](c d)"),
+                           ("a.md", f"{full[5:]} `a`,\n`b c`"),
+                           ("a.h", f"int {full} more;"),
+                           ("a.h", f"int a; /* {full} */\nint b; /* more */"),
+                           ("a.h", f"/* {full} */\nint a; /* b */"),
+                           ("a.h", f"/* {full}\n *\n * more */")):
+            self.assertEqual([], list(long_sentences(name, text)), text)
 
 
 if __name__ == "__main__":
