@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from ..elastic import ArrayState, ElasticSampler, HorovodInternalError, HostsUpd
 from .optimizer import _Distributed
 
 if TYPE_CHECKING:
-    from .groups import Group, Sharded
+    from .groups import Group
+    from .sharded import Sharded
 
 
 class TorchState(ObjectState):
@@ -94,7 +96,24 @@ class TorchState(ObjectState):
         if self._begun:  # a restore or a sync before the step: what was written meanwhile must not come back
             self._check_versions()
 
+    def check_host_updates(self) -> None:
+        try:
+            super().check_host_updates()
+        except HostsUpdatedInterrupt:
+            if not self._begun:  # else live values are still that commit's
+                self._store_parts()
+            raise
+
+    def _store_parts(self) -> None:
+        parts = [getattr(self, name) for name, (kind, _) in self._keys.items() if kind == "sharded"]
+        if parts:
+            self._end_hidden()  # it copies what is written now
+        for part in parts:
+            part._store()
+
     def _call(self, what: str, function: Any) -> None:
+        if what in ("commit", "commit_begin", "save"):
+            self._store_parts()
         super()._call(what, function)
         if what not in ("commit_begin", "check_host_updates"):  # it has waited for what was begun
             object.__setattr__(self, "_begun", False)
@@ -131,6 +150,9 @@ class TorchState(ObjectState):
             self.add_object(name, lambda: now().state_dict(), lambda new: _load_optimizer(now(), new),
                             self._codec)
             self._hook(name, value)
+        elif kind == "sharded":
+            value._register(self.add_shard, name, self._context.rank(), self._context.size())
+            self.add_object(name, lambda: now()._rest, lambda new: now()._put(new), self._codec)
         elif kind == "stateful":
             self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new),
                             self._codec)
@@ -175,7 +197,7 @@ class TorchState(ObjectState):
             object.__setattr__(self, name, value)
             return
         kind, keys = self._keys[name]
-        if kind == _kind(value) and kind not in ("module", "sampler"):
+        if kind == _kind(value) and kind not in ("module", "sampler", "sharded"):
             object.__setattr__(self, name, value)
             if kind == "optimizer":
                 self._hook(name, value)
@@ -203,9 +225,16 @@ def _kind(value: Any) -> str:
         return "optimizer"
     if isinstance(value, ElasticSampler):
         return "sampler"
+    if _is_sharded(value):
+        return "sharded"
     if isinstance(value, torch.Tensor):
         return "tensor"
     return "stateful" if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") else "value"
+
+
+def _is_sharded(value: Any) -> bool:
+    module = sys.modules.get(f"{__package__}.sharded")  # who has one has imported it
+    return module is not None and isinstance(value, module.Sharded)
 
 
 def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
@@ -220,10 +249,14 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Group", "Sharded"):  # which need a PyTorch with torch.distributed
-        from . import groups
+    if name == "Group":  # it and Sharded need a PyTorch with torch.distributed
+        from .groups import Group
 
-        return getattr(groups, name)
+        return Group
+    if name == "Sharded":
+        from .sharded import Sharded
+
+        return Sharded
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
