@@ -3,6 +3,7 @@
 # build/release: scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch[==VERSION]]... (jax
 # and lightgbm if none is named). A version has an environment of its own, build/frameworks-torch-VERSION: the
 # newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
+# HVD_PYTORCH_SOURCE: a checkout of PyTorch, files of whose own tests run besides.
 # `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -44,5 +45,9 @@ for framework in "${frameworks[@]}"; do
     "$environment/bin/pip" install --quiet --disable-pip-version-check expecttest hypothesis
     HVD_LIBRARY=$PWD/build/release/lib/libhvd.so HVD_PLUGIN_PATH=$PWD/build/release/lib/hvd/1 \
       "$HVD_PYTHON" -B bindings/python/tests/torch_own.py
+    if [ -n "${HVD_PYTORCH_SOURCE:-}" ]; then
+      HVD_LIBRARY=$PWD/build/release/lib/libhvd.so HVD_PLUGIN_PATH=$PWD/build/release/lib/hvd/1 \
+        "$HVD_PYTHON" -B bindings/python/tests/torch_own_files.py "$HVD_PYTORCH_SOURCE"
+    fi
   fi
 done

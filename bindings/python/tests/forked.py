@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 
+# What Triton's bindings (nanobind) say of a worker that ends with what the server had frozen.
+NOISE = ("nanobind", " - leaked ", " - ... skipped")
 ENDED = "\1ended "  # begins the server's own lines; what else it prints is its workers'
 
 
@@ -110,7 +112,7 @@ class Job(hvd.driver.Launcher):
             if ended:
                 worker, status = map(int, ended.split())
                 self.driver.worker_exited(worker, 256 - status if status < 0 else status)
-            if line or not ended:
+            if (line or not ended) and not any(noise in line for noise in NOISE):
                 self.lines.append(line)
             while line.startswith("{"):  # two workers' may stand in one line
                 event, end = json.JSONDecoder().raw_decode(line)

@@ -1,10 +1,16 @@
 """torch.distributed's groups in elastic jobs: a worker of DDP's or FSDP2's is killed, and those left go on.
 """
 
+import os
+import signal
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from conftest import PACKAGE, PATIENCE
 
 torch = pytest.importorskip("torch")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 2):
@@ -99,3 +105,100 @@ def test_hidden_commits_give_the_bits_of_those_that_wait():
         assert sum(size == 3 for size in ends[0]["sizes"]) == 6, ends
         bits[kind] = {end["rank"]: end["bits"] for end in ends}
     assert bits["hides"] == bits["waits"], bits
+
+
+RECONFIGURES = """
+import os, signal, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+import hvd, hvd.torch.distributed
+from torch._C._distributed_c10d import ErrorType
+from torch.distributed import distributed_c10d as c10d
+
+rank, path, patience = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+store = dist.FileStore(path, 3)
+dist.init_process_group("hvd", rank=rank, world_size=3, store=store, enable_reconfigure=True,
+                        timeout=timedelta(seconds=30 * patience))
+group = dist.group.WORLD
+
+
+def expect(said, function, *arguments):
+    try:
+        function(*arguments)
+    except hvd.HvdError as error:
+        assert said in str(error), error
+    else:
+        raise AssertionError(f"expected: {said}")
+
+
+def meet(what, size):
+    store.set(f"{what} {rank}", "")
+    store.wait([f"{what} {other}" for other in range(size)], timedelta(seconds=30 * patience))
+
+
+expect("no members yet", dist.all_reduce, torch.ones(1))
+mine = c10d._get_reconfigure_handle()
+store.set(f"handle {rank}", mine)
+handles = [store.get(f"handle {other}").decode() for other in range(3)]
+expect("expected this process's own once", c10d._reconfigure, 1, handles[:rank] + handles[rank + 1:])
+expect("none twice", c10d._reconfigure, 1, [mine, mine])
+expect("what _get_reconfigure_handle of backend hvd gives", c10d._reconfigure, 1, [mine, "tcp://nowhere"])
+expect("what _get_reconfigure_handle of backend hvd gives", c10d._reconfigure, 1, [mine, '{"port": 70000}'])
+c10d._reconfigure(1, handles[::-1]).wait()  # ranks are the handles' order
+assert (dist.get_rank(), dist.get_world_size()) == (2 - rank, 3) and group.get_error() == ErrorType.SUCCESS
+expect("uuid 1 was already used", c10d._reconfigure, 1, handles)
+x = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(x)
+assert x.item() == 6
+meet("summed", 3)
+if rank == 2:  # rank 0 of the group, which served its job
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        dist.all_reduce(torch.ones(1 << 16))
+except (hvd.HorovodInternalError, hvd.DriverLostError):
+    pass
+until = time.monotonic() + 30 * patience
+while group.get_error() != ErrorType.COMM_ERROR:
+    assert time.monotonic() < until, "nobody told the group"
+    time.sleep(0.001)
+c10d._reconfigure(2, {*handles[:2]}).wait()  # of a set the backend chooses the order
+assert dist.get_world_size() == 2 and group.get_error() == ErrorType.SUCCESS
+x = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(x)
+assert x.item() == 3
+work = dist.irecv(torch.zeros(1), 1 - dist.get_rank())
+meet("receiving", 2)
+group.abort()
+expect("", work.wait)
+c10d._reconfigure(3, handles[:2]).wait()
+x = torch.tensor([1.0 + rank])
+if rank == 0:
+    dist.send(x, 1)
+else:
+    dist.recv(x, 0)
+assert x.item() == 1
+dist.destroy_process_group()
+print("fine", flush=True)
+"""
+
+
+@pytest.mark.skipif(not groups.can_reconfigure(), reason="this PyTorch has no groups that take other members")
+def test_a_group_of_backend_hvd_takes_other_members(tmp_path):
+    """Among processes without a driver: rank 0 of the first members is killed, the others go on."""
+    script = tmp_path / "worker.py"
+    script.write_text(RECONFIGURES)
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith(("HVD_DRIVER", "HVD_SECRET"))}
+    workers = [
+        subprocess.Popen([sys.executable, script, str(rank), tmp_path / "store", str(PATIENCE)],
+                         env={**environment, "PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"},
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(3)
+    ]
+    try:
+        told = [worker.communicate(timeout=200 * PATIENCE)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0, -signal.SIGKILL], told
+    assert all(text.endswith("fine\n") for text in told[:2]), told

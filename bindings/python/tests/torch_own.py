@@ -9,16 +9,16 @@ passes that is.
 import argparse
 import collections
 import fnmatch
-import json
 import os
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PACKAGE))
+
+from outcomes import Result, told  # noqa: E402
 
 
 class _LikeGloo(str):
@@ -63,37 +63,6 @@ class Own(distributed_test.TestDistBackend, distributed_test.DistributedTest._Di
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 
-class Result(unittest.TestResult):
-    def __init__(self):
-        super().__init__()
-        self.found, self.began = {}, 0.0
-
-    def startTest(self, test):
-        super().startTest(test)
-        self.began = time.monotonic()
-
-    def note(self, test, outcome, why=""):
-        name = test.id().split(".")[-1]
-        self.found[name] = {"outcome": outcome, "why": why}
-        print(
-            f"{outcome:7} {name} {time.monotonic() - self.began:.1f} s {why.strip().splitlines()[-1][:300] if why else ''}",
-            flush=True)
-
-    def addSuccess(self, test):
-        self.note(test, "passed")
-
-    def addSkip(self, test, reason):
-        self.note(test, "skipped", reason)
-
-    def addError(self, test, problem):
-        self.note(test, "failed", self._exc_info_to_string(problem, test))
-
-    addFailure = addError
-
-    def addExpectedFailure(self, test, problem):
-        self.note(test, "passed")
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("patterns", nargs="*", default=["*"])
@@ -103,14 +72,7 @@ def main():
              if any(fnmatch.fnmatch(name, pattern) for pattern in given.patterns)]
     result = Result()
     unittest.TestSuite(Own(name) for name in names).run(result)
-    print(collections.Counter(entry["outcome"] for entry in result.found.values()))
-    if given.json:
-        Path(given.json).write_text(json.dumps(result.found, indent=1))
-    surprises = [
-        name for name, entry in result.found.items() if (entry["outcome"] == "failed") != (name in DIFFERENT)
-    ]
-    print("unexpected:", surprises)
-    return 1 if surprises else 0
+    return told(result, DIFFERENT, given.json)
 
 
 if __name__ == "__main__":

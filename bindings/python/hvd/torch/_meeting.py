@@ -13,7 +13,7 @@ from .. import _default as plain
 from ..errors import HvdError, UnavailableError
 
 
-def _machine() -> str:
+def machine() -> str:
     """The same for two processes of one machine alone."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -31,14 +31,14 @@ def _free_port(address: str) -> int:
 
 def _invite(store: Any, size: int) -> dict[str, str]:
     """Where rank 0 will listen: on loopback if all are on its machine."""
-    here = all(store.get(f"hvd/machine/{rank}").decode() == _machine() for rank in range(1, size))
+    here = all(store.get(f"hvd/machine/{rank}").decode() == machine() for rank in range(1, size))
     host = "127.0.0.1" if here else os.environ.get("MASTER_ADDR") or socket.gethostname()
     return {
         "rendezvous": f"{host}:{_free_port('127.0.0.1' if here else '')}", "secret": secrets.token_hex(32)
     }
 
 
-def meet(store: Any, rank: int, size: int, timeout: float) -> None:
+def meet(store: Any, rank: int, size: int, timeout: float, **options: Any) -> None:
     """hvd.init() as `rank` of `size`: in the job of hvdrun if it started this process, else in one of the
     store's ranks, which rank 0 serves. Whoever reads the store reads the job's secret: it is as private as
     torch's own addresses.
@@ -50,7 +50,7 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> None:
         plain.init(rank=0, size=1)
         return
     if rank:
-        store.set(f"hvd/machine/{rank}", _machine())
+        store.set(f"hvd/machine/{rank}", machine())
         invitation = json.loads(store.get("hvd/invitation"))
         if "failure" in invitation:
             raise UnavailableError(f"rank 0 could not begin the job: {invitation['failure']}")
@@ -61,4 +61,4 @@ def meet(store: Any, rank: int, size: int, timeout: float) -> None:
             store.set("hvd/invitation", json.dumps({"failure": str(problem)}))
             raise
         store.set("hvd/invitation", json.dumps(invitation))
-    plain.init(rank=rank, size=size, elastic=False, init_timeout=timeout, **invitation)
+    plain.init(rank=rank, size=size, elastic=False, init_timeout=timeout, **invitation, **options)

@@ -158,8 +158,10 @@ class HvdWork(dist._Work):
         self._handle = self._value = None
 
     def _tell(self, future: torch.futures.Future) -> None:
-        if self._problem is not None:
+        if isinstance(self._problem, Exception):
             future.set_exception(self._problem)
+        elif self._problem is not None:  # which PyTorch's futures do not take
+            future.set_exception(RuntimeError(f"{type(self._problem).__name__}: {self._problem}"))
         else:
             future.set_result(self._value)
 

@@ -17,11 +17,15 @@ from ..errors import InvalidError
 from ..process_set import ProcessSet
 from ._group import HvdProcessGroup
 from ._meeting import meet
+from ._reconfigure import ReconfigurableProcessGroup, can_be_made
 from ._work import HvdWork
 
 
 def _create(about: Any, options: Any = None) -> HvdProcessGroup:
     """What torch.distributed calls for the default group and for each of new_group's."""
+    if can_be_made(about):
+        return ReconfigurableProcessGroup(about.group_rank, about.group_size, str(about.group_id),
+                                          about.timeout)
     owns = not plain.is_initialized()
     if owns:
         meet(about.store, about.group_rank, about.group_size, about.timeout.total_seconds())
