@@ -72,7 +72,7 @@ TEST_F(ShardsCorrupt, ACopyThatALeaverHoldsIsTakenFromItsOwner) {
   sync_to(1);
 }
 
-// All that a leaver holds goes through its only good copy: as many may be lost afterwards as there are copies.
+// All that a leaver holds goes through its only good copy: as many may be lost after as there are copies.
 TEST_F(ShardsCorrupt, AfterAHandOverAsManyMayBeLost) {
   for (size_t victim : {0U, 1U, 3U}) {
     begin(4, 1);

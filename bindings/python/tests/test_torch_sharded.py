@@ -28,11 +28,12 @@ def whole():
 
 @pytest.mark.parametrize("backend, kind", [("hvd", "rows"), ("gloo", "columns"), ("hvd", "hides"), ("gloo", "lost")])
 def test_a_worker_is_killed_and_another_joins(backend, kind, tmp_path):
-    """What was committed comes back, from copies or (`lost`) from the program's checkpoint, and the end is that
-    of a job that loses nobody."""
+    """The commit comes back, from copies or (`lost`) from the program's checkpoint.
+
+    The end is that of a job that loses nobody."""
     hosts = {"localhost": 3}
-    with closing(Job(3, [WORKER, backend, kind, tmp_path / "checkpoint", "at"], preload=PRELOAD, min_np=2, max_np=3, hosts=None,
-                     discover=lambda: dict(hosts), discovery_interval=0.05)) as job:
+    with closing(Job(3, [WORKER, backend, kind, tmp_path / "checkpoint", "at"], preload=PRELOAD, min_np=2,
+                     max_np=3, hosts=None, discover=lambda: dict(hosts), discovery_interval=0.05)) as job:
         ready = {event["rank"]: event for event in (job.wait("ready", size=3) for _ in range(3))}
         job.kill(ready[2]["pid"])
         for _ in range(2):

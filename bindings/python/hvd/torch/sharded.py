@@ -222,8 +222,9 @@ class Sharded:
     # ---- a program's own checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it whole, in host memory, as torch.distributed.checkpoint's get_state_dict gives it. Every rank
-        calls it, after deal()."""
+        """The whole, in host memory, in the form of torch.distributed.checkpoint's get_state_dict.
+
+        Every rank calls it, after deal()."""
         if self._dealt is None:
             raise InvalidError("state_dict() before deal(): expected a module that was dealt out")
         module, optimizer = self._dealt
@@ -239,8 +240,9 @@ class Sharded:
         return {"model": model, "optimizer": {"state": state, "param_groups": _groups(module, optimizer)}}
 
     def load_state_dict(self, whole: dict[str, Any]) -> None:
-        """Takes what state_dict() gave, for the next deal(): before the run loop, or in State.on_lost(). Nobody
-        else need call it."""
+        """Takes what state_dict() gave, for the next deal(): before the run loop, or in State.on_lost().
+
+        No other rank need call it."""
         found = {f"model.{key}": value for key, value in whole["model"].items()}
         for name, held in whole["optimizer"]["state"].items():
             found.update({f"optimizer.{name}.{key}": value for key, value in held.items()})
