@@ -190,7 +190,7 @@ void Agent::Impl::heartbeat() {
   message.received = core.received();
   for (const auto& [id, worker] : workers) {
     if (!worker->process->running()) continue;
-    const launch::Life life = launch::life_of(worker->process->pid(), worker->said);
+    const launch::Life life = launch::life_of(worker->process->pid(), worker->claim.process);
     if (life == launch::Life::kRunning) message.running.push_back(id);
     if (life == launch::Life::kStopped) message.stopped.push_back(id);
   }

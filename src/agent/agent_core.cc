@@ -125,7 +125,14 @@ CoreActions AgentCore::ordered(Order order, Time now) {
       actions.push_back(StopProcess{stop->worker, grace});
     }
   } else if (const auto* watch = std::get_if<wire::AgentWatchT>(&order)) {
-    if (workers_.contains(watch->worker)) actions.push_back(WatchProcess{watch->worker, watch->process});
+    if (workers_.contains(watch->worker)) {
+      WatchProcess action{watch->worker, {watch->process}};
+      if (watch->life >= 0 && watch->life_token != nullptr) {
+        action.claim.life = watch->life;
+        action.claim.life_token = wire::to_digest(watch->life_token.get());
+      }
+      actions.push_back(action);
+    }
   } else if (const auto* end = std::get_if<wire::AgentEndT>(&order)) {
     const hvd_status failure = end->try_again ? HVD_UNAVAILABLE : HVD_JOB_FAILED;
     end_all(printable(end->reason), config_.stop_grace, end->success ? HVD_OK : failure, now, &actions);
@@ -209,6 +216,13 @@ CoreActions AgentCore::failed(uint64_t worker, const std::string& why, Time now)
   workers_.erase(found);
   judge(now, &actions);
   return actions;
+}
+
+CoreActions AgentCore::died(uint64_t worker, const Digest& life_token) const {
+  const auto found = workers_.find(worker);
+  if (!online_ || finished_ || found == workers_.end() || found->second.orphan || !found->second.running)
+    return {};
+  return {SendDied{worker, life_token}};
 }
 
 CoreActions AgentCore::exited(uint64_t worker, int32_t exit_status, Time now) {

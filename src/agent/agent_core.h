@@ -14,6 +14,7 @@
 #include "agent/backlog.h"
 #include "agent/numbered.h"
 #include "base/clock.h"
+#include "launch/life.h"
 
 namespace hvd::agent {
 
@@ -32,7 +33,12 @@ struct StopProcess {
 };
 struct WatchProcess {
   uint64_t worker = 0;
-  int64_t process = 0;
+  launch::ProcessClaim claim;
+};
+/// Tell the driver, ahead of all reports, that this worker is dead.
+struct SendDied {
+  uint64_t worker = 0;
+  Digest life_token;
 };
 struct SendReport {
   Report report;
@@ -55,8 +61,8 @@ struct Finished {
   hvd_status code = HVD_OK;
   std::string sentence;
 };
-using CoreAction = std::variant<LaunchWorker, StopProcess, WatchProcess, SendReport, HoldOutput, SendDrain,
-                                AgentNote, Finished>;
+using CoreAction = std::variant<LaunchWorker, StopProcess, WatchProcess, SendDied, SendReport, HoldOutput,
+                                SendDrain, AgentNote, Finished>;
 using CoreActions = std::vector<CoreAction>;
 
 class AgentCore {
@@ -77,6 +83,8 @@ class AgentCore {
 
   // Of the processes.
   CoreActions failed(uint64_t worker, const std::string& why, Time now);
+  /// The life that it had claimed has ended. Only a driver that is there is told: `exited` follows.
+  CoreActions died(uint64_t worker, const Digest& life_token) const;
   CoreActions exited(uint64_t worker, int32_t exit_status, Time now);
   CoreActions output(uint64_t worker, bool is_stderr, std::string_view bytes, Time now);
   CoreActions gone(uint64_t worker, Time now);

@@ -13,6 +13,7 @@
 #include "agent/agent.h"
 #include "agent/agent_core.h"
 #include "base/held_up.h"
+#include "base/life.h"
 #include "launch/guard.h"
 #include "launch/process.h"
 #include "wire/channel.h"
@@ -27,7 +28,8 @@ constexpr Duration kLinger = std::chrono::seconds(2);
 struct Agent::Impl {
   struct Worker {
     std::shared_ptr<launch::Process> process;
-    int64_t said = 0;  // the process that it names as its own
+    launch::ProcessClaim claim;  // the process that it names as its own
+    bool watched = false;        // its life
   };
 
   Impl(Loop& loop, const AgentSettings& settings, LoggerPtr logger, std::vector<std::string> argv,
@@ -72,6 +74,7 @@ struct Agent::Impl {
   void perform(HoldOutput& action);
   void perform(StopProcess& action);
   void perform(WatchProcess& action);
+  void perform(SendDied& action);
   void perform(LaunchWorker& action);
   void perform(Finished& action);
 
@@ -96,6 +99,7 @@ struct Agent::Impl {
   Loop::Timer dial_timer, beat, tick;
   std::map<uint64_t, std::unique_ptr<Worker>> workers;
   std::shared_ptr<int> alive = std::make_shared<int>(0);
+  LifeWatch lives;  // by worker. Ends first: what it tells uses the rest
 };
 
 }  // namespace hvd::agent

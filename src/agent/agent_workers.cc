@@ -96,8 +96,29 @@ void Agent::Impl::perform(StopProcess& action) {
 }
 
 void Agent::Impl::perform(WatchProcess& action) {
-  if (const auto found = workers.find(action.worker); found != workers.end())
-    found->second->said = action.process;
+  const auto found = workers.find(action.worker);
+  if (found == workers.end()) return;
+  Worker& worker = *found->second;
+  const launch::ProcessClaim& claim = action.claim;
+  const bool same = worker.watched && claim.life >= 0 && claim.life_token == worker.claim.life_token;
+  worker.claim = claim;
+  if (same) return;
+  if (std::exchange(worker.watched, false)) lives.forget(action.worker);
+  if (claim.life < 0) return;
+  worker.watched = lives.watch(
+      action.worker, claim.process, claim.life, claim.life_token,
+      [this, told = guarded([this, id = action.worker, token = claim.life_token] {
+         do_all(core.died(id, token));
+       })] { loop.post(told); });
+  if (!worker.watched) logger->debug("worker {}: its exit alone tells of its end", action.worker);
+}
+
+void Agent::Impl::perform(SendDied& action) {
+  if (!welcomed) return;
+  wire::AgentDiedT died;
+  died.worker = action.worker;
+  died.life_token = std::make_unique<wire::Digest>(action.life_token.low, action.life_token.high);
+  send(std::move(died));
 }
 
 void Agent::Impl::perform(LaunchWorker& action) {
@@ -132,6 +153,7 @@ void Agent::Impl::perform(LaunchWorker& action) {
     handlers.exited = [this, id](int32_t status) { do_all(core.exited(id, status, now())); };
     handlers.gone = [this, id] {
       loop.post(guarded([this, id] {
+        lives.forget(id);
         workers.erase(id);
         do_all(core.gone(id, now()));
       }));

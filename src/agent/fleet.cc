@@ -110,13 +110,17 @@ FleetActions Fleet::stop(uint64_t worker, Duration grace, Time now) {
   return actions;
 }
 
-FleetActions Fleet::watch(uint64_t worker, int64_t process) {
+FleetActions Fleet::watch(uint64_t worker, const launch::ProcessClaim& claim) {
   FleetActions actions;
   const auto found = workers_.find(worker);
   if (found == workers_.end() || !found->second.sent) return actions;
   wire::AgentWatchT watch;
   watch.worker = worker;
-  watch.process = process;
+  watch.process = claim.process;
+  if (claim.life >= 0) {
+    watch.life = claim.life;
+    watch.life_token = std::make_unique<wire::Digest>(claim.life_token.low, claim.life_token.high);
+  }
   order(found->second.host, &hosts_.at(found->second.host), watch, &actions);
   return actions;
 }

@@ -14,6 +14,7 @@
 
 #include "agent/numbered.h"
 #include "base/clock.h"
+#include "launch/life.h"
 
 namespace hvd::agent {
 
@@ -107,7 +108,7 @@ class Fleet {
   // Orders of the driver.
   FleetActions start(const std::string& host, wire::AgentStartT order, Time now);
   FleetActions stop(uint64_t worker, Duration grace, Time now);
-  FleetActions watch(uint64_t worker, int64_t process);
+  FleetActions watch(uint64_t worker, const launch::ProcessClaim& claim);
   FleetActions end(bool success, bool try_again, const std::string& reason);  // to all agents, now and later
 
   /// Why this agent may not come (now), or nothing.

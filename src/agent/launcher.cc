@@ -52,7 +52,9 @@ class RoutingLauncher final : public launch::Launcher {
     if (server_.has(worker) || !local_) return server_.life(worker);
     return local_->life(worker, process);
   }
-  void set_process(uint64_t worker, int64_t process) override { server_.set_process(worker, process); }
+  void set_process(uint64_t worker, const launch::ProcessClaim& claim) override {
+    server_.set_process(worker, claim);
+  }
   void close(Duration grace) override {
     if (local_) local_->close(grace);
     server_.close();

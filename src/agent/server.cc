@@ -223,6 +223,7 @@ void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> 
         return acknowledge(connection);
       }
       case wire::Body::AgentLeave: return left(connection, printable(message.body.AsAgentLeave()->reason));
+      case wire::Body::AgentDied: return died(connection, *message.body.AsAgentDied());
       case wire::Body::AgentDrain: return drain(connection, *message.body.AsAgentDrain());
       default: throw Error(HVD_INVALID, fmt::format("an agent may not send {}", wire::body_name(message)));
     }
@@ -365,16 +366,6 @@ void Server::stop(uint64_t worker, Duration grace) { apply(fleet_.stop(worker, g
 void Server::set_rank(uint64_t worker, int32_t rank) {
   if (const auto found = workers_.find(worker); found != workers_.end())
     found->second->output->set_rank(rank);
-}
-
-void Server::set_process(uint64_t worker, int64_t process) { apply(fleet_.watch(worker, process)); }
-
-launch::Life Server::life(uint64_t worker) const {
-  const auto found = workers_.find(worker);
-  if (found == workers_.end()) return launch::Life::kEnded;
-  // An agent that fell silent told nothing about the present.
-  const bool fresh = clock_.now() - found->second->seen < 3 * config_.heartbeat_interval;
-  return fresh ? found->second->life : launch::Life::kUnknown;
 }
 
 void Server::end(bool success, bool try_again, const std::string& reason, std::function<void()> quiet) {

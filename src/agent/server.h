@@ -91,7 +91,7 @@ class Server {
   void start(launch::LaunchRequest request);
   void stop(uint64_t worker, Duration grace);
   void set_rank(uint64_t worker, int32_t rank);
-  void set_process(uint64_t worker, int64_t process);
+  void set_process(uint64_t worker, const launch::ProcessClaim& claim);
   launch::Life life(uint64_t worker) const;
   bool has(uint64_t worker) const { return fleet_.has(worker); }
   bool knows(const std::string& host) const { return fleet_.knows(host); }
@@ -112,6 +112,7 @@ class Server {
   void drop(const ConnectionPtr& connection, const std::string& why);
   void left(const ConnectionPtr& connection, const std::string& why);
   void drain(const ConnectionPtr& connection, const wire::AgentDrainT& said);
+  void died(const ConnectionPtr& connection, const wire::AgentDiedT& said);
   void refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal code, const std::string& reason);
   void acknowledge(const ConnectionPtr& connection);
   void count_unread(const std::string& host, size_t bytes);

@@ -1,5 +1,5 @@
 // The parts of Server: server.cc carries connections and orders, programs.cc starts agents,
-// server_takeover.cc has to do with other drivers of the job.
+// server_takeover.cc has to do with other drivers of the job, server_lives.cc with workers' processes.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // The parts of RendezvousServer: rendezvous_server.cc keeps connections and tells workers,
-// rendezvous_messages.cc reads what they say, rendezvous_heartbeats.cc hears that they live.
+// rendezvous_messages.cc reads what they say, rendezvous_heartbeats.cc hears that they live,
+// rendezvous_lives.cc that they have died.
 #pragma once
 
 #include <list>
@@ -36,7 +37,7 @@ struct RendezvousServer::Connection {
   bool takes_rosters = false;
   uint64_t generation = 0;          // what it is a member of: 0 before, after an abort and while it waits
   uint64_t recovered = 0;           // the generation that it has told its recovery into
-  int64_t process = 0;              // its number, as it says
+  launch::ProcessClaim process;     // as it says
   RateLimit notes{10, seconds(1)};  // log lines that its messages cause
   int32_t refused = 0;              // of its messages
   bool takes_waiting = false;       // it understands Waiting and Probe

@@ -94,7 +94,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
     return reject(connection, wire::Refusal::Ended, fmt::format("the job has ended: {}", ended_->second));
   }
   if (const auto found = connections_.find(worker); found != connections_.end()) {
-    if (!hello->resumes || found->second->process != hello->pid) {
+    if (!hello->resumes || found->second->process.process != hello->pid) {
       return reject(
           connection, wire::Refusal::Busy,
           fmt::format("worker {} is connected already from {}", worker, found->second->channel->peer()));
@@ -114,7 +114,11 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   connection->worker = worker;
   connection->channel->trust();
   connection->host = printable(hello->host);
-  connection->process = hello->pid;
+  connection->process.process = hello->pid;
+  if (hello->life >= 0 && hello->life_token != nullptr) {
+    connection->process.life = hello->life;
+    connection->process.life_token = wire::to_digest(hello->life_token.get());
+  }
   connection->resumes = hello->resumes;
   connection->slot = hello->slot;
   connection->takes_waiting = hello->takes_waiting;
@@ -136,7 +140,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
                  hello->pid, connection->host);
   if (connections_.size() == 1) watch();
-  watch_life(connection, *hello);
+  watch_life(connection);
   events_.connected(worker, connection->process);
 }
 

@@ -17,8 +17,6 @@ namespace {
 constexpr Duration kLinger = std::chrono::seconds(5);
 // Of a worker that is dead: turns of the loop without anything new before its frames count as heard, and
 // for how long.
-constexpr int kQuietTurns = 16;
-constexpr Duration kLastFrames = std::chrono::milliseconds(50);
 constexpr int32_t kMostRefused = 1000;  // messages of one worker
 
 std::string with_held_back(const std::string& text, uint64_t more) {
@@ -180,30 +178,6 @@ void RendezvousServer::lose(const ConnectionPtr& connection, membership::LossKin
   remove(connection);
   connection->channel->close(kLinger);
   events_.lost(connection->worker, kind, why);
-}
-
-/// A process tells of its end sooner than its connection, the more memory it has (base/life.h).
-void RendezvousServer::watch_life(const ConnectionPtr& connection, const wire::HelloT& hello) {
-  if (hello.life < 0 || hello.life_token == nullptr) return;
-  const bool watched =
-      lives_.watch(connection->worker, hello.pid, hello.life, wire::to_digest(hello.life_token.get()),
-                   [this, weak = std::weak_ptr<Connection>(connection)] {
-                     loop_.post([this, weak] {
-                       if (const ConnectionPtr dead = weak.lock()) died(dead, 0, now() + kLastFrames);
-                     });
-                   });
-  if (!watched) logger_->debug("worker {}: its connection alone tells of its end", connection->worker);
-}
-
-/// What it said before is heard first: that it was done, for one.
-void RendezvousServer::died(const ConnectionPtr& connection, int quiet_turns, Time deadline) {
-  if (connection->over) return;
-  if (quiet_turns >= kQuietTurns || now() >= deadline)
-    return lose(connection, membership::LossKind::kConnectionClosed, "connection closed");
-  const int quiet = connection->channel->pending() ? 0 : quiet_turns + 1;
-  loop_.post([this, weak = std::weak_ptr<Connection>(connection), quiet, deadline] {
-    if (const ConnectionPtr dead = weak.lock()) died(dead, quiet, deadline);
-  });
 }
 
 void RendezvousServer::heard(Connection& connection, Time at) {
@@ -372,7 +346,7 @@ bool RendezvousServer::probe(uint64_t worker) {
 launch::Life RendezvousServer::life(uint64_t worker) const {
   const auto found = connections_.find(worker);
   if (found == connections_.end() || !events_.life) return launch::Life::kUnknown;
-  return events_.life(worker, found->second->process);
+  return events_.life(worker, found->second->process.process);
 }
 
 bool RendezvousServer::heard_since(uint64_t worker, Time time) const {

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/rate_limit.h"
 #include "driver/kv_store.h"
+#include "launch/life.h"
 #include "launch/launcher.h"
 #include "membership/membership.h"
 #include "status/recorder.h"
@@ -61,8 +62,8 @@ class RendezvousServer {
   struct Events {
     /// Whether this worker may connect: nothing, or why not.
     std::function<std::optional<Refusal>(uint64_t worker)> admit;
-    /// `process`: the number that it names as its own.
-    std::function<void(uint64_t worker, int64_t process)> connected;
+    /// `process`: what it names as its own; with its life only if this server can't watch that by itself.
+    std::function<void(uint64_t worker, const launch::ProcessClaim& process)> connected;
     /// A worker says where it stands that an earlier driver knew, or that has lost its connection to this
     /// one.
     std::function<void(uint64_t worker, const membership::BackEvent& event)> back;
@@ -142,6 +143,11 @@ class RendezvousServer {
   std::optional<Hearing> hearing(uint64_t worker, Time now) const;
   /// Asks a worker for a sign of life; false if it is not connected.
   bool probe(uint64_t worker);
+  /// The life that this worker has named has ended: its connection's end may take longer (base/life.h). A
+  /// life that is not the connection's changes nothing. witness: who says so.
+  void life_ended(uint64_t worker, const Digest& token, const std::string& witness);
+  /// As `connected` has told it. Absent: it has no connection.
+  std::optional<launch::ProcessClaim> process(uint64_t worker) const;
   /// It has been heard after that time.
   bool heard_since(uint64_t worker, Time time) const;
   /// What is known of its process.
@@ -177,8 +183,8 @@ class RendezvousServer {
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
   void remove(const ConnectionPtr& connection);
   void lose(const ConnectionPtr& connection, membership::LossKind kind, const std::string& why);
-  void watch_life(const ConnectionPtr& connection, const wire::HelloT& hello);
-  void died(const ConnectionPtr& connection, int quiet_turns, Time deadline);
+  void watch_life(const ConnectionPtr& connection);
+  void died(const ConnectionPtr& connection, const std::string& why, int quiet_turns, Time deadline);
   void tell_refusal(Connection& connection, wire::Refusal code, const std::string& reason);
   void note(Connection& connection, hvd_log_level level, const std::string& text);
   void count_refused(const ConnectionPtr& connection);

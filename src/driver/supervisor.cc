@@ -38,6 +38,7 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
   process.failed = [this](uint64_t worker, const std::string& why) { launch_failed(worker, why); };
   process.exited = [this](uint64_t worker, int32_t status) { process_exited(worker, status); };
   process.gone = [this](uint64_t worker) { process_gone(worker); };
+  process.died = [this](uint64_t worker, const Digest& life) { process_died(worker, life); };
   launcher_ = config_.make_launcher(std::move(process));
 }
 
@@ -93,7 +94,7 @@ void Supervisor::listen() {
   events.may_be_known = [this](uint64_t) { return membership_->may_come_back() && !finish_; };
   events.newer_term = [this](uint64_t term, bool proved) { return newer_term(term, proved); };
   events.admit = [this](uint64_t worker) { return admit(worker); };
-  events.connected = [this](uint64_t worker, int64_t process) {
+  events.connected = [this](uint64_t worker, const launch::ProcessClaim& process) {
     launcher_->set_process(worker, process);
     publish();
   };

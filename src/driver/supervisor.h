@@ -164,6 +164,7 @@ class Supervisor {
   void launch_failed(uint64_t worker, const std::string& why);
   void process_exited(uint64_t worker, int32_t exit_status);
   void process_gone(uint64_t worker);
+  void process_died(uint64_t worker, const Digest& life_token);
   void judge_end(uint64_t worker);
   void doubt_success();
   /// Ends its process unless it ends by itself within `after`.

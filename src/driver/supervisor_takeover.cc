@@ -158,6 +158,8 @@ void Supervisor::worker_found(uint64_t id, const std::string& host, int32_t slot
   worker.foreign = false;
   worker.process = true;
   membership_->worker_runs(id);
+  // It may have connected before its agent did.
+  if (const auto process = server_->process(id)) launcher_->set_process(id, *process);
   if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
   if (!worker.done && !membership_->expects(id)) {
     launcher_->stop(id, config_.settings.stop_grace);

@@ -167,6 +167,13 @@ void Supervisor::process_gone(uint64_t id) {
   publish();
 }
 
+/// Its host's agent says so, ahead of how it has ended.
+void Supervisor::process_died(uint64_t id, const Digest& life_token) {
+  const auto found = workers_.find(id);
+  if (closed_ || superseded_ || found == workers_.end()) return;
+  server_->life_ended(id, life_token, fmt::format("the agent of host {}", found->second.host));
+}
+
 void Supervisor::end_process(uint64_t id, Duration after) {
   const auto found = workers_.find(id);
   if (found == workers_.end() || !found->second.process) return;

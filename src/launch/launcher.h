@@ -35,6 +35,8 @@ class Launcher {
     std::function<void(uint64_t worker, int32_t exit_status)> exited;
     /// Nothing is left of it: once for each that was started.
     std::function<void(uint64_t worker)> gone;
+    /// Whoever watches the life that it has claimed says that this has ended: `exited` follows.
+    std::function<void(uint64_t worker, const Digest& life_token)> died;
   };
 
   virtual ~Launcher() = default;
@@ -69,8 +71,9 @@ class Launcher {
   /// How its process is now. `process`: the number that the worker itself names, which counts if it is of
   /// those that were started with it (a shell may have been started first); else that of what was started.
   virtual Life life(uint64_t worker, int64_t process) const = 0;
-  /// The worker has connected, and names this process as its own: `life` will be asked about it.
-  virtual void set_process(uint64_t /*worker*/, int64_t /*process*/) {}
+  /// The worker has connected, and claims this process: `life` will be asked about it. With a life that
+  /// somebody on its host is to watch: then `died` tells of its end.
+  virtual void set_process(uint64_t /*worker*/, const ProcessClaim& /*claim*/) {}
   /// Ends everything at once, without events.
   virtual void close(Duration grace) = 0;
 };

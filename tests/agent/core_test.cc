@@ -116,6 +116,59 @@ TEST_F(Core, AnAgentThatWasStoppedWhileItWasAloneDialsFirst) {
   EXPECT_EQ(other.next_tick(), awake + seconds(62)) << "and it has all its time again";
 }
 
+wire::AgentWatchT watch(uint64_t worker, uint64_t number, int32_t life, uint64_t token) {
+  wire::AgentWatchT order;
+  order.worker = worker;
+  order.number = number;
+  order.process = 4711;
+  order.life = life;
+  if (token != 0) order.life_token = std::make_unique<wire::Digest>(token, token);
+  return order;
+}
+
+TEST_F(Core, TheEndOfALifeIsToldAtOnce) {
+  core.ordered(start(7, 1), kStart);
+  const auto watched = all<WatchProcess>(core.ordered(watch(7, 2, 5, 9), kStart));
+  ASSERT_EQ(watched.size(), 1u);
+  EXPECT_EQ(watched[0].worker, 7u);
+  EXPECT_EQ(watched[0].claim.process, 4711);
+  EXPECT_EQ(watched[0].claim.life, 5);
+  EXPECT_EQ(watched[0].claim.life_token, (Digest{9, 9}));
+  // More output than is taken at once: its reports wait, and this does not.
+  core.output(7, false, std::string(3000, 'x'), kStart);
+  const auto told = all<SendDied>(core.died(7, {9, 9}));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].worker, 7u);
+  EXPECT_EQ(told[0].life_token, (Digest{9, 9}));
+  core.exited(7, 265, kStart);
+  EXPECT_TRUE(core.died(7, {9, 9}).empty()) << "that it has ended is told already";
+}
+
+TEST_F(Core, OnlyTheDriverThatIsThereIsToldOfItsWorkers) {
+  core.ordered(start(7, 1), kStart);
+  EXPECT_TRUE(core.died(8, {1, 1}).empty()) << "it has no such worker";
+  core.disconnected("cut", kStart);
+  EXPECT_TRUE(core.died(7, {1, 1}).empty());
+  core.connected(true, 0, kStart);
+  EXPECT_EQ(core.died(7, {1, 1}).size(), 1u);
+  core.disconnected("cut", kStart);
+  core.connected(false, 0, kStart);
+  EXPECT_TRUE(core.died(7, {1, 1}).empty()) << "this driver does not know it";
+}
+
+TEST_F(Core, ALifeThatIsNoneIsNotWatched) {
+  core.ordered(start(7, 1), kStart);
+  uint64_t number = 1;
+  for (const auto& [life, token] : {std::pair(-1, 9), std::pair(-5, 9), std::pair(5, 0)}) {
+    const auto watched =
+        all<WatchProcess>(core.ordered(watch(7, ++number, life, static_cast<uint64_t>(token)), kStart));
+    ASSERT_EQ(watched.size(), 1u);
+    EXPECT_EQ(watched[0].claim.life, -1) << life << ", " << token;
+    EXPECT_EQ(watched[0].claim.process, 4711);
+  }
+  EXPECT_TRUE(core.ordered(watch(8, ++number, 5, 9), kStart).empty()) << "it has no such worker";
+}
+
 TEST_F(Core, ADriverThatDoesNotKnowItGetsAnEmptyAgent) {
   core.ordered(start(7, 1), kStart);
   core.disconnected("cut", kStart);

@@ -90,6 +90,25 @@ TEST(Fleet, TheSameAgentGoesOnWhereItWas) {
   EXPECT_TRUE(fleet.has(1));
 }
 
+TEST(Fleet, WhatAWorkerClaimsGoesToItsHostsAgent) {
+  Fleet fleet(config(false));
+  FleetActions actions;
+  fleet.hello({"b", 2, 77, 0}, kStart, &actions);
+  fleet.start("b", start(1), kStart);
+  for (const int32_t life : {5, -1}) {
+    const auto sent = all<SendOrder>(fleet.watch(1, {4711, life, {8, 9}}));
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(sent[0].host, "b");
+    const auto* watch = std::get_if<wire::AgentWatchT>(&sent[0].order);
+    ASSERT_NE(watch, nullptr);
+    EXPECT_EQ(watch->process, 4711);
+    EXPECT_EQ(watch->life, life);
+    ASSERT_EQ(watch->life_token != nullptr, life >= 0);
+    if (life >= 0) EXPECT_EQ(wire::to_digest(watch->life_token.get()), (Digest{8, 9}));
+  }
+  EXPECT_TRUE(fleet.watch(2, {4711, 5, {8, 9}}).empty());
+}
+
 TEST(Fleet, AnotherAgentOfTheHostHasNoneOfItsWorkers) {
   Fleet fleet(config(false));
   FleetActions actions;

@@ -132,6 +132,60 @@ TEST_F(AgentJob, WorkersRunUnderTheirAgentsAndEndWithTheJob) {
   EXPECT_EQ(b->wait(kDeadline).code, HVD_JOB_FAILED);
 }
 
+TEST_F(AgentJob, AnAgentSpeaksOfItsOwnWorkersAlone) {
+  start_driver({"sh", "-c", "echo here; exec sleep 1000"}, "1");
+  auto a = agent("a");
+  ASSERT_TRUE(wait_lines(1));
+  wire::AgentDiedT others, nobodys, empty;
+  others.worker = empty.worker = 1;
+  nobodys.worker = 99;
+  others.life_token = std::make_unique<wire::Digest>(8, 9);
+  nobodys.life_token = std::make_unique<wire::Digest>(8, 9);
+  Loop loop("stranger");
+  Events events;
+  std::shared_ptr<wire::Channel> channel;
+  size_t welcomes = 0;
+  bool closed = false;
+  wire::connect_channel(loop, address(), kJobSecret, wire::agent_identity("b"), {}, kDeadline,
+                        [&](std::shared_ptr<wire::Channel> connected, const Status& why) {
+                          ASSERT_TRUE(connected) << why.message;
+                          channel = connected;
+                          wire::ChannelHandlers handlers;
+                          handlers.frame = [&](std::span<const uint8_t> frame) {
+                            if (wire::decode(frame).body.type != wire::Body::AgentWelcome) return;
+                            events.change([&] { ++welcomes; });
+                          };
+                          handlers.closed = [&](const Status&) { events.change([&] { closed = true; }); };
+                          channel->set_handlers(std::move(handlers));
+                          uint64_t sequence = 0;
+                          const auto say = [&](auto body) {
+                            wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(body));
+                            message.sequence = ++sequence;
+                            channel->send(wire::encode(message));
+                          };
+                          say(hello("b"));
+                          for (int again = 0; again < 50; ++again) say(others);
+                          say(nobodys);
+                          say(empty);
+                          wire::AgentLeaveT leave;
+                          leave.reason = "that was all";
+                          say(std::move(leave));
+                        });
+  // It has left: all that it has said was heard.
+  EXPECT_TRUE(events.wait([&] { return welcomes == 1 && closed; }));
+  const int lines = log_.count("says that worker 1 has died, which is another host's: ignored");
+  EXPECT_GE(lines, 1);
+  EXPECT_LE(lines, 20) << "an agent can't fill the log";
+  EXPECT_EQ(driver_->status().workers, 1);
+  hvd::test::run_on(loop, [&] {
+    channel->close(Duration(0));
+    channel.reset();
+    return 0;
+  });
+  driver_->stop("enough");
+  EXPECT_EQ(driver_->wait(kDeadline).code, HVD_JOB_FAILED);
+}
+
 // contract 14
 TEST_F(AgentJob, AnAgentOfANewerDriverIsSentBack) {
   options_.set("journal", testing::TempDir() + "hvd-agent-journal-" + std::to_string(::getpid()));

@@ -155,7 +155,7 @@ TEST(Silence, SlowIsNotDeadAndStoppedIs) {  // contract 19
     config.slow_timeout = slow_timeout == "short" ? milliseconds(300) : seconds(3600);
     RendezvousServer::Events events;
     events.admit = [](uint64_t) { return std::nullopt; };
-    events.connected = [](uint64_t, int64_t) {};
+    events.connected = [](uint64_t, const launch::ProcessClaim&) {};
     events.life = [&](uint64_t worker, int64_t process) {
       EXPECT_EQ(worker, 1u);
       EXPECT_EQ(process, 4711);
@@ -203,6 +203,68 @@ TEST(Silence, SlowIsNotDeadAndStoppedIs) {  // contract 19
   ASSERT_TRUE(lost.wait_count(3)) << log.text();
   EXPECT_NE(lost.all()[2].find(" s (heartbeat_timeout is 0.1 s)"), std::string::npos) << lost.all()[2];
   worker.reset();
+  test::on_loop(loop, [&] { server.reset(); });
+}
+
+/// A life that nobody on the driver's machine can watch: others tell of its end.
+TEST(Lives, AnothersWordEndsTheConnectionOfThatLifeAlone) {
+  test::RecordedLog log;
+  Loop loop("driver"), theirs("workers");
+  test::Recorder<std::string> lost;
+  test::Recorder<launch::ProcessClaim> claims;
+  RendezvousConfig config;
+  config.job = "job";
+  config.secret = kSecret;
+  config.listen = "127.0.0.1:0";
+  RendezvousServer::Events events;
+  events.admit = [](uint64_t) { return std::nullopt; };
+  events.connected = [&](uint64_t, const launch::ProcessClaim& claim) { claims.add(claim); };
+  events.leaving = [&](uint64_t, Duration, const std::string& why) { lost.add("heard: " + why); };
+  events.lost = [&](uint64_t worker, membership::LossKind kind, const std::string& why) {
+    EXPECT_EQ(kind, membership::LossKind::kConnectionClosed);
+    lost.add(std::to_string(worker) + " " + why);
+  };
+  std::unique_ptr<RendezvousServer> server;
+  test::on_loop(loop, [&] {
+    server = std::make_unique<RendezvousServer>(loop, std::move(config), log.logger(), std::move(events));
+  });
+  ScriptedWorker worker(theirs,
+                        {1, "a", 0,
+                         {"HVD_DRIVER=127.0.0.1:" + std::to_string(server->port()), "HVD_JOB=job",
+                          "HVD_SECRET=" + wire::key_text(kSecret, wire::worker_identity(1))}});
+  ASSERT_TRUE(worker.connect().ok());
+  wire::HelloT hello;
+  hello.protocol = wire::kProtocol;
+  hello.host = "a";
+  hello.pid = ::getpid();
+  hello.life = 1 << 20;
+  hello.life_token = std::make_unique<wire::Digest>(8, 9);
+  worker.say(std::move(hello));
+  ASSERT_TRUE(claims.wait_count(1)) << log.text();
+  EXPECT_EQ(claims.all()[0].life, 1 << 20) << "it could not be watched, and is not to be kept from others";
+  EXPECT_EQ(claims.all()[0].life_token, (Digest{8, 9}));
+  test::on_loop(loop, [&] {
+    EXPECT_EQ(server->process(1)->life, 1 << 20);
+    EXPECT_FALSE(server->process(2));
+    server->life_ended(2, {8, 9}, "the agent of host a");  // nobody's
+    server->life_ended(1, {9, 8}, "the agent of host a");  // another life
+  });
+  // It is heard still, and what it has said before its end is.
+  wire::LeavingT leaving;
+  leaving.message = "soon";
+  worker.say(std::move(leaving));
+  ASSERT_TRUE(lost.wait_count(1)) << log.text();
+  EXPECT_EQ(lost.all()[0], "heard: soon");
+  EXPECT_TRUE(log.wait_for("by a life that is not its own: ignored")) << log.text();
+  for (int again = 0; again < 2; ++again)
+    test::on_loop(loop, [&] { server->life_ended(1, {8, 9}, "the agent of host a"); });
+  ASSERT_TRUE(lost.wait_count(2)) << log.text();
+  EXPECT_EQ(lost.all()[1], "1 its process has died, says the agent of host a");
+  test::on_loop(loop, [&] {
+    server->life_ended(1, {8, 9}, "the agent of host a");
+    EXPECT_FALSE(server->process(1));
+  });
+  EXPECT_EQ(lost.all().size(), 2u);
   test::on_loop(loop, [&] { server.reset(); });
 }
 

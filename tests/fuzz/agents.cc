@@ -70,6 +70,8 @@ Order order_of(Decisions& d) {
       o.number = d.number();
       o.worker = d.upto(4);
       o.process = static_cast<int64_t>(d.number());
+      o.life = static_cast<int32_t>(d.number());
+      if (d.coin()) o.life_token = std::make_unique<wire::Digest>(d.number(), d.number());
       return o;
     }
     default: {
@@ -124,7 +126,12 @@ void fuzz_fleet(Decisions& d) {
         break;
       }
       case 1: take(fleet.stop(d.upto(8), seconds(d.upto(10)), now)); break;
-      case 2: take(fleet.watch(d.upto(8), static_cast<int64_t>(d.number()))); break;
+      case 2: {
+        const launch::ProcessClaim claim{static_cast<int64_t>(d.number()), static_cast<int32_t>(d.number()),
+                                         {d.number(), d.number()}};
+        take(fleet.watch(d.upto(8), claim));
+        break;
+      }
       case 3: {
         const AgentHello hello{host, static_cast<int32_t>(1 + d.upto(3)), 1 + d.upto(2), d.number()};
         if (fleet.objection(hello)) break;
@@ -169,13 +176,17 @@ void fuzz_core(Decisions& d) {
         HVD_PROMISE(launch->order.worker != 0 && running.insert(launch->order.worker).second);
       } else if (const auto* stop = std::get_if<StopProcess>(&action)) {
         HVD_PROMISE(running.contains(stop->worker) && stop->grace >= Duration(0));
+      } else if (const auto* watch = std::get_if<WatchProcess>(&action)) {
+        HVD_PROMISE(running.contains(watch->worker) && watch->claim.life >= -1);
+      } else if (const auto* died = std::get_if<SendDied>(&action)) {
+        HVD_PROMISE(running.contains(died->worker) && core.online());
       }
       finished = std::holds_alternative<Finished>(action);
     }
   };
   while (!d.over()) {
     const uint64_t worker = d.upto(4);
-    switch (d.upto(10)) {
+    switch (d.upto(11)) {
       case 0: tolerant([&] { take(core.connected(d.coin(), d.number(), now)); }); break;
       case 1: take(core.disconnected("closed", now)); break;
       case 2: take(core.refused(HVD_REFUSED, "no", now)); break;
@@ -197,6 +208,7 @@ void fuzz_core(Decisions& d) {
         take(core.tick(now));
         break;
       case 9: tolerant([&] { take(core.acknowledged(d.number(), now)); }); break;
+      case 10: take(core.died(worker, {d.number(), 0})); break;
       default: tolerant([&] { take(core.ordered(order_of(d), now)); });
     }
   }

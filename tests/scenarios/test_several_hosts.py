@@ -128,6 +128,23 @@ class SeveralHosts(ScenarioTest):
         self.assertEqual(len(job.find("start")), 3)
         self.assertEqual([e["status"] for e in job.find("interrupted")], ["HVD_PEER_LOST"] * 2)
 
+    def test_F1_an_agent_tells_of_the_end_of_its_worker(self):
+        """Hosts whose processes the driver can't see. The memory takes its time to be given back; sockets and
+        the exit status come only then."""
+        def prepare(job):
+            self.network = Network(self.addCleanup, job.directory, ("one", "two", "three"))
+            own = "unshare --pid --fork --kill-child --mount-proc"
+            return self.network.enter("one") + [
+                os.path.join(BIN, "hvdrun"), "--agent", self.network.starter() + " {host} " + own]
+        job = Job(self, "two:1,three:1", ["steps=15", "commit=5", "memory=1024"], np=2, min_np=1, script=False,
+                  prepare=prepare, options={"listen": "10.77.0.1", "local_hosts": 0, "restart": "false"},
+                  faults="before_allreduce:two/*/*/1/7/*=kill")
+        job.finish(0)
+        job.verify(15, workers=1)
+        job.wait("hvdrun", text=containing(
+            r"worker \d+ \(host two, slot 0, rank \d\) lost: its process has died, says the agent of host two"))
+        self.assertEqual([e["status"] for e in job.find("interrupted")], ["HVD_PEER_LOST"])
+
     def test_a_killed_worker_is_replaced(self):
         job = self.job("one:1,two:1", ["steps=25", "commit=5", "gate=20"], np=2, min_np=1,
                        faults="before_allreduce:two/*/*/1/7/*=kill")

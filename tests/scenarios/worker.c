@@ -5,6 +5,7 @@
  *   check=K           check_host_updates after each K-th step that does not commit
  *   gate=S            before step S, rank 0 waits for gate step.S and the others wait for rank 0 (repeatable)
  *   pad=BYTES         ballast in the state
+ *   memory=MIB        beside it
  *   pace=MS           computing time of a step
  *   save=R@S          after step S, rank R alone saves (no check): it then holds the newest commit
  *   shards=N:C        a sharded key of N elements with C copies, or with parity of M shards for N:pM;
@@ -384,6 +385,8 @@ static void trace_recoveries(const worker *w) {
 
 /* ---- Setting up --------------------------------------------------------------------------------- */
 
+static char *volatile kept_memory;
+
 static int parse(worker *w, int argc, char **argv) {
   size_t pad = 0;
   w->log_level = HVD_LOG_WARNING;
@@ -405,6 +408,12 @@ static int parse(worker *w, int argc, char **argv) {
       w->gates[w->gate_count++] = atoll(value);
     } else if (strcmp(argv[i], "pad") == 0) {
       pad = (size_t)atoll(value);
+    } else if (strcmp(argv[i], "memory") == 0) {
+      const size_t bytes = (size_t)atoll(value) << 20;
+      char *memory = malloc(bytes);
+      if (memory == NULL) return -1;
+      memset(memory, 1, bytes);
+      kept_memory = memory;
     } else if (strcmp(argv[i], "first") == 0) {
       w->commit_first = atoi(value);
     } else if (strcmp(argv[i], "save") == 0) {

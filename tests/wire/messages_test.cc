@@ -119,6 +119,7 @@ std::vector<EnvelopeT> one_of_each() {
   add(std::move(heartbeat));
   add(AgentLeaveT{});
   add(AgentDrainT{});
+  add(AgentDiedT{});
   add(OperatorHelloT{});
   CommandT command;
   command.verb = "status";
