@@ -135,10 +135,11 @@ double checked_factor(double factor, const char* name) {
 }
 
 std::vector<int64_t> checked_splits(const int64_t* splits, size_t count, const Tensor& input,
-                                    const std::string& name) {
-  if (input.shape.empty())
-    throw Error(HVD_INVALID,
-                fmt::format("{}.ndim is 0: expected at least one dimension, that of the rows", name));
+                                    const TensorArray& array) {
+  if (input.shape.empty()) {
+    throw Error(HVD_INVALID, fmt::format("{}.ndim is 0: expected at least one dimension, that of the rows",
+                                         entry_name(array, 0)));
+  }
   std::vector<int64_t> result(splits, splits + count);
   const int64_t rows = input.shape[0];
   int64_t left = rows;
@@ -151,7 +152,7 @@ std::vector<int64_t> checked_splits(const int64_t* splits, size_t count, const T
   }
   if (left != 0) {
     throw Error(HVD_INVALID, fmt::format("splits are {}: expected {} in all, the rows of {}",
-                                         fmt::join(result, " + "), rows, name));
+                                         fmt::join(result, " + "), rows, entry_name(array, 0)));
   }
   return result;
 }

@@ -37,9 +37,9 @@ void read_outputs(const TensorArray& array, std::vector<hvd_tensor>* ret_given,
 hvd_reduction checked_reduction(hvd_reduction reduction);
 /// Finite; 0 means 1.
 double checked_factor(double factor, const char* name);
-/// Rows for each member, which together are the input's.
+/// Rows for each member, which together are those of the input, the first one of `array`.
 std::vector<int64_t> checked_splits(const int64_t* splits, size_t count, const collective::Tensor& input,
-                                    const std::string& name);
+                                    const TensorArray& array);
 
 /// Writes dtype, shape and data of a result into a caller's descriptor.
 void describe(hvd_tensor* target, const collective::Tensor& result, void* data, const char* name);

@@ -1,4 +1,4 @@
-// An operation as it is submitted, from the arguments of the shorthands.
+// An operation as it is submitted, from what a program gives for it.
 #pragma once
 
 #include <memory>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/arguments.h"
+#include "collective/kinds/kind.h"
 
 namespace hvd::api {
 
@@ -17,41 +18,26 @@ struct Call {
   Duration timeout{0};  // 0: the option's
 };
 
-/// With the kind and the name alone.
-collective::Submission submission(collective::Kind kind, const char* name);
+/// What a program gives for an operation. What its collective does not take is left out.
+struct Arguments {
+  const char* name = nullptr;
+  TensorArray inputs{}, outputs{};
+  int32_t root = 0;
+  hvd_reduction reduction = HVD_REDUCTION_SUM;
+  const int64_t* splits = nullptr;  // NULL, or split_count of them
+  size_t split_count = 0;
+};
 
-/// All of these throw Error(HVD_INVALID) or Error(HVD_UNSUPPORTED), naming field, value and what was
-/// expected.
-Call allreduce_call(const char* name, const TensorArray& inputs, const TensorArray& outputs,
-                    hvd_reduction reduction);
-Call broadcast_call(const char* name, const TensorArray& tensors, int32_t root);
-Call allgather_call(const char* name, const TensorArray& inputs, const TensorArray& outputs);
-Call reducescatter_call(const char* name, const hvd_tensor* input, const hvd_tensor* output,
-                        hvd_reduction reduction);
-/// splits: NULL, or `size` of them.
-Call alltoall_call(const char* name, const hvd_tensor* input, const int64_t* splits, int32_t size,
-                   const hvd_tensor* output);
-Call barrier_call(const char* name);
-// Of these the calling rank is asked for: the root has a part of its own.
-Call send_call(const char* name, const TensorArray& tensor, int32_t to, int32_t rank);
-Call receive_call(const char* name, const TensorArray& tensor, int32_t from);
-Call reduce_call(const char* name, const TensorArray& input, const TensorArray& output,
-                 hvd_reduction reduction, int32_t root, int32_t rank);
-Call gather_call(const char* name, const TensorArray& input, const TensorArray& output, int32_t root,
-                 int32_t rank);
-/// splits: NULL, or split_count of them.
-Call scatter_call(const char* name, const TensorArray& input, const int64_t* splits, size_t split_count,
-                  const TensorArray& output, int32_t root, int32_t rank);
+inline bool gives(collective::Given which, int32_t root, int32_t rank) {
+  return which == collective::Given::kEverywhere || (which == collective::Given::kAtRoot && rank == root);
+}
+
+// These throw Error(HVD_INVALID) or Error(HVD_UNSUPPORTED), naming field, value and what was expected.
+
+/// `rank`: the calling one; any if nothing is given at the root alone.
+Call make_call(const collective::Asked& asked, const Arguments& given, int32_t rank = -1);
 Call object_call(const char* name, const void* data, size_t size, int32_t root, int32_t rank);
 /// Bytes of any length on each rank: kAllgather or kGather.
 Call bytes_call(collective::Kind kind, const char* name, const void* data, size_t size, int32_t root);
-Call join_call();
-
-/// Whether results of this kind come with a shape of their own, in memory that the library may allocate.
-inline bool makes_output(collective::Kind kind) {
-  using collective::Kind;
-  return kind == Kind::kAllgather || kind == Kind::kReducescatter || kind == Kind::kAlltoall ||
-         kind == Kind::kBroadcastObject || kind == Kind::kGather || kind == Kind::kScatter;
-}
 
 }  // namespace hvd::api

@@ -11,7 +11,6 @@ using hvd::Status;
 using hvd::api::Call;
 using hvd::api::connected_worker;
 using hvd::api::guarded;
-using hvd::api::operation_name;
 using hvd::api::required;
 using hvd::api::TensorArray;
 using hvd::api::Use;
@@ -92,6 +91,10 @@ Status finish_into(elastic::Worker& worker, Call call, hvd_tensor* outputs, size
   return status;
 }
 
+Call call_of(hvd_collective collective, const Arguments& arguments, int32_t rank = -1) {
+  return make_call(collective::asked_by(collective), arguments, rank);
+}
+
 /// Both arrays of a group: as many outputs as inputs.
 TensorArray group(const hvd_tensor* tensors, size_t count, const char* name) {
   return {tensors, count, name, false};
@@ -160,7 +163,7 @@ hvd_status hvd_submit_and_wait(hvd_context* context, const hvd_request* request,
     }
     const bool done = operation->wait(most);
     if (done && !operation->status().ok()) return operation->status();
-    if (done && !makes_output(kind) && kind != Kind::kJoin) {
+    if (const auto& row = row_of(kind); done && !row.makes_output() && !row.joins) {
       *ret_op = nullptr;
       return {};
     }
@@ -182,23 +185,30 @@ hvd_status hvd_allreduce(hvd_context* context, const char* name, const hvd_tenso
                          hvd_reduction reduction, hvd_error* error) {
   return guarded(error, [&] {
     return finish(connected_worker(*Use<hvd_context>(context, "context")),
-                  allreduce_call(name, one(input, "input"), one(output, "output"), reduction));
+                  call_of(HVD_COLLECTIVE_ALLREDUCE, {.name = name,
+                                                     .inputs = one(input, "input"),
+                                                     .outputs = one(output, "output"),
+                                                     .reduction = reduction}));
   });
 }
 
 hvd_status hvd_broadcast(hvd_context* context, const char* name, hvd_tensor* tensor, int32_t root,
                          hvd_error* error) {
   return guarded(error, [&] {
-    return finish(connected_worker(*Use<hvd_context>(context, "context")),
-                  broadcast_call(name, one(tensor, "tensor"), root));
+    return finish(
+        connected_worker(*Use<hvd_context>(context, "context")),
+        call_of(HVD_COLLECTIVE_BROADCAST, {.name = name, .outputs = one(tensor, "tensor"), .root = root}));
   });
 }
 
 hvd_status hvd_allgather(hvd_context* context, const char* name, const hvd_tensor* input, hvd_tensor* output,
                          hvd_error* error) {
   return guarded(error, [&] {
-    return finish_into(connected_worker(*Use<hvd_context>(context, "context")),
-                       allgather_call(name, one(input, "input"), one(output, "output")), output, 1, "output");
+    return finish_into(
+        connected_worker(*Use<hvd_context>(context, "context")),
+        call_of(HVD_COLLECTIVE_ALLGATHER,
+                {.name = name, .inputs = one(input, "input"), .outputs = one(output, "output")}),
+        output, 1, "output");
   });
 }
 
@@ -206,7 +216,11 @@ hvd_status hvd_reducescatter(hvd_context* context, const char* name, const hvd_t
                              hvd_tensor* output, hvd_reduction reduction, hvd_error* error) {
   return guarded(error, [&] {
     return finish_into(connected_worker(*Use<hvd_context>(context, "context")),
-                       reducescatter_call(name, input, output, reduction), output, 1, "output");
+                       call_of(HVD_COLLECTIVE_REDUCESCATTER, {.name = name,
+                                                              .inputs = one(input, "input"),
+                                                              .outputs = one(output, "output"),
+                                                              .reduction = reduction}),
+                       output, 1, "output");
   });
 }
 
@@ -217,8 +231,14 @@ hvd_status hvd_alltoall(hvd_context* context, const char* name, const hvd_tensor
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
     std::shared_ptr<Operation> operation;
-    Status status = finish_into(worker, alltoall_call(name, input, splits, worker.membership().size, output),
-                                output, 1, "output", &operation);
+    Status status = finish_into(
+        worker,
+        call_of(HVD_COLLECTIVE_ALLTOALL, {.name = name,
+                                          .inputs = one(input, "input"),
+                                          .outputs = one(output, "output"),
+                                          .splits = splits,
+                                          .split_count = static_cast<size_t>(worker.membership().size)}),
+        output, 1, "output", &operation);
     if (status.ok() && ret_received_splits != nullptr) {
       const std::vector<int64_t>& received = operation->received_splits();
       std::copy(received.begin(), received.end(), ret_received_splits);
@@ -229,7 +249,8 @@ hvd_status hvd_alltoall(hvd_context* context, const char* name, const hvd_tensor
 
 hvd_status hvd_barrier(hvd_context* context, const char* name, hvd_error* error) {
   return guarded(error, [&] {
-    return finish(connected_worker(*Use<hvd_context>(context, "context")), barrier_call(name));
+    return finish(connected_worker(*Use<hvd_context>(context, "context")),
+                  call_of(HVD_COLLECTIVE_BARRIER, {.name = name}));
   });
 }
 
@@ -237,7 +258,8 @@ hvd_status hvd_broadcast_variables(hvd_context* context, const char* name, hvd_t
                                    int32_t root, hvd_error* error) {
   return guarded(error, [&] {
     return finish(connected_worker(*Use<hvd_context>(context, "context")),
-                  broadcast_call(name, group(tensors, count, "tensors"), root));
+                  call_of(HVD_COLLECTIVE_BROADCAST,
+                          {.name = name, .outputs = group(tensors, count, "tensors"), .root = root}));
   });
 }
 
@@ -245,9 +267,11 @@ hvd_status hvd_grouped_allreduce(hvd_context* context, const char* name, const h
                                  hvd_tensor* outputs, size_t count, hvd_reduction reduction,
                                  hvd_error* error) {
   return guarded(error, [&] {
-    return finish(
-        connected_worker(*Use<hvd_context>(context, "context")),
-        allreduce_call(name, group(inputs, count, "inputs"), outputs_of(outputs, count), reduction));
+    return finish(connected_worker(*Use<hvd_context>(context, "context")),
+                  call_of(HVD_COLLECTIVE_ALLREDUCE, {.name = name,
+                                                     .inputs = group(inputs, count, "inputs"),
+                                                     .outputs = outputs_of(outputs, count),
+                                                     .reduction = reduction}));
   });
 }
 
@@ -255,7 +279,9 @@ hvd_status hvd_grouped_allgather(hvd_context* context, const char* name, const h
                                  hvd_tensor* outputs, size_t count, hvd_error* error) {
   return guarded(error, [&] {
     return finish_into(connected_worker(*Use<hvd_context>(context, "context")),
-                       allgather_call(name, group(inputs, count, "inputs"), outputs_of(outputs, count)),
+                       call_of(HVD_COLLECTIVE_ALLGATHER, {.name = name,
+                                                          .inputs = group(inputs, count, "inputs"),
+                                                          .outputs = outputs_of(outputs, count)}),
                        outputs, count, "outputs");
   });
 }
@@ -283,7 +309,8 @@ hvd_status hvd_broadcast_object(hvd_context* context, const char* name, void** d
 hvd_status hvd_join(hvd_context* context, int32_t* ret_last_rank, hvd_error* error) {
   return guarded(error, [&] {
     std::shared_ptr<Operation> operation;
-    Status status = finish(connected_worker(*Use<hvd_context>(context, "context")), join_call(), &operation);
+    Status status = finish(connected_worker(*Use<hvd_context>(context, "context")),
+                           call_of(HVD_COLLECTIVE_JOIN, {}), &operation);
     if (status.ok() && ret_last_rank != nullptr) *ret_last_rank = static_cast<int32_t>(operation->word());
     return status;
   });
@@ -294,7 +321,8 @@ hvd_status hvd_send(hvd_context* context, const char* name, const hvd_tensor* te
   return guarded(error, [&] {
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
-    return finish(worker, send_call(name, one(tensor, "tensor"), to, worker.membership().rank));
+    return finish(worker,
+                  call_of(HVD_COLLECTIVE_SEND, {.name = name, .inputs = one(tensor, "tensor"), .root = to}));
   });
 }
 
@@ -302,7 +330,9 @@ hvd_status hvd_receive(hvd_context* context, const char* name, hvd_tensor* tenso
                        hvd_error* error) {
   return guarded(error, [&] {
     const Use<hvd_context> use(context, "context");
-    return finish(connected_worker(*use), receive_call(name, one(tensor, "tensor"), from));
+    return finish(
+        connected_worker(*use),
+        call_of(HVD_COLLECTIVE_RECEIVE, {.name = name, .outputs = one(tensor, "tensor"), .root = from}));
   });
 }
 
@@ -311,8 +341,13 @@ hvd_status hvd_reduce(hvd_context* context, const char* name, const hvd_tensor* 
   return guarded(error, [&] {
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
-    return finish(worker, reduce_call(name, one(input, "input"), one(output, "output"), reduction, root,
-                                      worker.membership().rank));
+    return finish(worker, call_of(HVD_COLLECTIVE_REDUCE,
+                                  {.name = name,
+                                   .inputs = one(input, "input"),
+                                   .outputs = one(output, "output"),
+                                   .root = root,
+                                   .reduction = reduction},
+                                  worker.membership().rank));
   });
 }
 
@@ -322,8 +357,12 @@ hvd_status hvd_gather(hvd_context* context, const char* name, const hvd_tensor* 
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = connected_worker(*use);
     const int32_t rank = worker.membership().rank;
-    return finish_into(worker, gather_call(name, one(input, "input"), one(output, "output"), root, rank),
-                       output, rank == root ? 1 : 0, "output");
+    return finish_into(
+        worker,
+        call_of(HVD_COLLECTIVE_GATHER,
+                {.name = name, .inputs = one(input, "input"), .outputs = one(output, "output"), .root = root},
+                rank),
+        output, rank == root ? 1 : 0, "output");
   });
 }
 
@@ -334,8 +373,14 @@ hvd_status hvd_scatter(hvd_context* context, const char* name, const hvd_tensor*
     hvd::elastic::Worker& worker = connected_worker(*use);
     const hvd_membership_info place = worker.membership();
     return finish_into(worker,
-                       scatter_call(name, one(input, "input"), splits, static_cast<size_t>(place.size),
-                                    one(output, "output"), root, place.rank),
+                       call_of(HVD_COLLECTIVE_SCATTER,
+                               {.name = name,
+                                .inputs = one(input, "input"),
+                                .outputs = one(output, "output"),
+                                .root = root,
+                                .splits = splits,
+                                .split_count = static_cast<size_t>(place.size)},
+                               place.rank),
                        output, 1, "output");
   });
 }

@@ -1,8 +1,9 @@
 // Operations under way: waiting for them, and their results.
 #include <algorithm>
 
+#include "api/arguments.h"
 #include "api/context.h"
-#include "api/requests.h"
+#include "collective/kinds/kind.h"
 #include "hvd/connect.h"
 
 using hvd::Error;
@@ -13,7 +14,6 @@ using hvd::api::guarded;
 using hvd::api::required;
 using hvd::api::timeout_of;
 using hvd::api::Use;
-using hvd::collective::Kind;
 using hvd::collective::Operation;
 
 namespace {
@@ -32,7 +32,7 @@ Status write_output(hvd_op& op, size_t index, hvd_tensor* ret_output) {
   }
   if (Status status = completed(*op.operation); !status.ok()) return status;
   hvd_tensor output = op.outputs[index];
-  if (!hvd::api::makes_output(op.kind)) {
+  if (!row_of(op.kind).makes_output()) {
     output.struct_size = sizeof(output);
     copy_out(ret_output, output, "ret_output");
     return {};
@@ -93,9 +93,10 @@ hvd_status hvd_op_get_received_splits(hvd_op* op, int64_t* ret_splits, size_t* c
     const Use<hvd_op> use(op, "op");
     const Operation& operation = *use->operation;
     required(count, "count");
-    if (use->kind != Kind::kAlltoall && use->kind != Kind::kAllgather && use->kind != Kind::kGather) {
+    if (!row_of(use->kind).received) {
       return Status(HVD_INVALID,
-                    "the operation is no alltoall, allgather or gather: it has no received splits");
+                    "the operation has no received splits: expected one that gets rows of each rank, as "
+                    "alltoall, allgather and gather do");
     }
     if (Status status = completed(operation); !status.ok()) return status;
     hvd::api::copy_list(operation.received_splits(), ret_splits, count);
@@ -108,7 +109,7 @@ hvd_status hvd_op_get_last_joined(hvd_op* op, int32_t* ret_rank, hvd_error* erro
     const Use<hvd_op> use(op, "op");
     const Operation& operation = *use->operation;
     required(ret_rank, "ret_rank");
-    if (use->kind != Kind::kJoin) return Status(HVD_INVALID, "the operation is no join: nobody joined by it");
+    if (!row_of(use->kind).joins) return Status(HVD_INVALID, "the operation is no join: nobody joined by it");
     if (Status status = completed(operation); !status.ok()) return status;
     *ret_rank = static_cast<int32_t>(operation.word());
     return {};

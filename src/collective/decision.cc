@@ -101,7 +101,7 @@ Verdict Matcher::decide(Pending& pending) {
   const Signature& call = *pending.first;
   const Row& row = row_of(call.kind);
   Decision decision(pending, verdict, hosts_, agreement_, last_joined_, config_.join_counts);
-  if (call.kind == Kind::kJoin) {
+  if (row.joins) {
     std::fill(joined_.begin(), joined_.end(), false);
     joined_count_ = 0;
   }

@@ -100,7 +100,7 @@ void Engine::execute(Work& work) {
   }
   // Under the lock, so that nobody takes the caller's memory away; it is little.
   Status status = outcome.status.ok() ? answer.settle() : outcome.status;
-  if (outcome.status.ok() && op.call->kind == Kind::kJoin) checks_.resume(outcome.checks);
+  if (outcome.status.ok() && answer.row().joins) checks_.resume(outcome.checks);
   if (outcome.grant.number != 0) granted(op, outcome.grant);
   remove(op);
   lock.unlock();

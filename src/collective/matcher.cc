@@ -82,7 +82,7 @@ Matcher::PendingPtr Matcher::fresh(Time now) {
 
 void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Time now) {
   if (answer_late(rank, request)) return;
-  const bool join = request.call->kind == Kind::kJoin;
+  const bool join = row_of(request.call->kind).joins;
   if (join && interrupted_ != nullptr) {
     answer(rank, request.ticket, interrupted_);
     joins(rank);
@@ -174,7 +174,7 @@ void Matcher::complete(Table::iterator it) {
 void Matcher::propose(const Pending& pending) {
   const Signature& first = *pending.first;
   uint64_t checks = 0;
-  if (first.kind == Kind::kJoin) {
+  if (row_of(first.kind).joins) {
     for (const Request& request : pending.requests) checks = std::max(checks, request.checks);
   } else {
     if (is_question(first)) return;
@@ -267,7 +267,7 @@ void Matcher::joins(int32_t rank) {
   ++joined_count_;
   std::vector<std::string> keys;  // in their order, not the table's, so that a history can be replayed
   for (const auto& [key, pending] : pending_) {
-    if (pending->first->kind != Kind::kJoin && pending->calls[static_cast<size_t>(rank)].required != 0 &&
+    if (!row_of(pending->first->kind).joins && pending->calls[static_cast<size_t>(rank)].required != 0 &&
         pending->calls[static_cast<size_t>(rank)].here == 0) {
       keys.push_back(key);
     }
@@ -292,7 +292,7 @@ void Matcher::interrupt_joined() {
   interrupted_ = std::move(outcome);
   std::vector<std::string> keys;
   for (const auto& [key, pending] : pending_) {
-    if (pending->first->kind == Kind::kJoin) keys.push_back(key);
+    if (row_of(pending->first->kind).joins) keys.push_back(key);
   }
   std::sort(keys.begin(), keys.end());
   for (const auto& key : keys) fail(pending_.find(key), interrupted_, false);
@@ -321,7 +321,7 @@ void Matcher::conclude(const Pending& pending, const Verdict& verdict) {
 void Matcher::fail(Table::iterator it, OutcomePtr outcome, bool remember_missing) {
   const PendingPtr pending = taken(it);
   const size_t size = pending->calls.size();
-  const bool leaves_join = pending->first->kind == Kind::kJoin && outcome != interrupted_;
+  const bool leaves_join = row_of(pending->first->kind).joins && outcome != interrupted_;
   for (size_t i = 1; i <= size; ++i) {
     const size_t rank = i % size;
     const auto& call = pending->calls[rank];

@@ -97,8 +97,7 @@ void Matcher::stall(Pending& pending, Time now) {
                   pending.first->name, describe_ranks(missing, hosts_), missing.size() == 1 ? "has" : "have",
                   to_seconds(now - pending.since), describe_ranks(waiting, hosts_));
   report.waited = now - pending.since;
-  // Ranks that have not joined have more data; they are not late.
-  if (pending.first->kind != Kind::kJoin) report.missing = missing;
+  if (!row_of(pending.first->kind).patient) report.missing = missing;
   actions_.push_back(std::move(report));
   pending.stall_step = std::min(pending.stall_step * 2, kMaxTimeout);
   pending.stall_at = pending.since + pending.stall_step;

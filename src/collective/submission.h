@@ -44,9 +44,8 @@ struct Submission {
   Kind kind = Kind::kBarrier;
   hvd_reduction reduction = HVD_REDUCTION_SUM;  // allreduce, reducescatter
   double prescale = 1, postscale = 1;  // allreduce, reducescatter: of the input before, of the result after
-  int32_t root = 0;                    // rank in the generation, also with a process set
-  int32_t peer = -1;                   // send: the rank that receives
-  std::vector<Tensor> inputs;          // allreduce, allgather, reducescatter, alltoall
+  int32_t root = 0;  // rank in the generation, also with a process set; send, until resolved: the other rank
+  std::vector<Tensor> inputs;  // allreduce, allgather, reducescatter, alltoall
   /// As many as inputs; broadcast: the tensors. Allgather, reducescatter, alltoall: data NULL = allocate; or
   /// none at all, which is the same.
   std::vector<Tensor> outputs;
@@ -63,9 +62,8 @@ struct Submission {
   std::shared_ptr<uint8_t[]> scratch;  // reduce: what a rank that is not the root reduces into
 };
 
-/// What follows from who takes part, and need not be given: a send's pair, the splits of gather and scatter,
-/// where a reduce goes on ranks other than its root. `members` are those of the set, if there is one. Throws
-/// Error(HVD_INVALID).
+/// From what a program gives to what the engine takes: see Row::resolve. `members` are those of the set, if
+/// there is one. Throws Error(HVD_INVALID).
 void resolve(Submission* submission, int32_t rank, int32_t size);
 
 /// Memory from malloc, to be handed to C callers.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "collective/kinds/kind.h"
+
 namespace hvd::elastic {
 
 std::shared_ptr<collective::Operation> Submitter::submit(collective::Submission submission, ProcessSet* set,
@@ -57,9 +59,9 @@ void Submitter::complete(collective::Submission* submission, ProcessSet* set, Du
 
 Duration Submitter::patience(collective::Kind kind, Duration timeout) const {
   if (timeout > Duration(0)) return timeout;
-  // A join lasts as long as the others have data; that they go on is watched by their own operations.
-  return kind == collective::Kind::kJoin ? std::max<Duration>(std::chrono::hours(24), operation_timeout_)
-                                         : operation_timeout_;
+  // It lasts as long as the others have data; that they go on is watched by their own operations.
+  return row_of(kind).patient ? std::max<Duration>(std::chrono::hours(24), operation_timeout_)
+                              : operation_timeout_;
 }
 
 Duration Submitter::longest_wait(collective::Kind kind, Duration timeout) const {

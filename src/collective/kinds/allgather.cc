@@ -145,14 +145,22 @@ Status plan(Plan& plan, Answer& a) {
   return {};
 }
 
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_ALLGATHER,
+                            .name = "allgather",
+                            .inputs = Given::kEverywhere,
+                            .outputs = Given::kEverywhere,
+                            .group = true}};
+
 }  // namespace
 
 extern const Row kAllgatherRow;
 const Row kAllgatherRow{.kind = Kind::kAllgather,
                         .name = "allgather",
+                        .forms = kForms,
                         .collective = HVD_COLLECTIVE_ALLGATHER,
                         .travels = Travel::kEverybodys,
                         .own_rows = true,
+                        .received = true,
                         .validate = validate,
                         .inspect = inspect,
                         .decide = decide,

@@ -1,16 +1,12 @@
-// Allreduce: one or more tensors, reduced over all ranks, to all. Reduce: to one of them.
+// Allreduce: one or more tensors, reduced over all ranks, to all.
 #include <cstring>
 
-#include "collective/decision.h"
-#include "collective/plan.h"
-#include "collective/validation.h"
+#include "collective/kinds/shared.h"
 #include "numeric/reduce.h"
 
 namespace hvd::collective {
 
-namespace {
-
-constexpr size_t kMostOnStack = 16;
+namespace allreduce {
 
 Status validate(const Validation& v) {
   const Submission& s = v.submission();
@@ -28,11 +24,6 @@ Status validate(const Validation& v) {
     }
   }
   return {};
-}
-
-Status validate_on_host(const Validation& v) {
-  if (is_device(v.submission().inputs[0])) return v.unsupported("reduces to one rank in host memory alone");
-  return validate(v);
 }
 
 const char* inspect(const Signature& call, size_t) {
@@ -72,6 +63,12 @@ void parts(const Operation& op, std::vector<backend::Part>* ret_parts) {
   }
 }
 
+}  // namespace allreduce
+
+namespace {
+
+constexpr size_t kMostOnStack = 16;
+
 void exchange(const Submission& s, int32_t, std::span<const uint8_t* const> data) {
   const void* inputs[kMostOnStack];
   std::vector<const void*> more;
@@ -92,35 +89,27 @@ void exchange(const Submission& s, int32_t, std::span<const uint8_t* const> data
   }
 }
 
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_ALLREDUCE,
+                            .name = "allreduce",
+                            .inputs = Given::kEverywhere,
+                            .outputs = Given::kEverywhere,
+                            .group = true}};
+
 }  // namespace
 
 extern const Row kAllreduceRow;
 const Row kAllreduceRow{.kind = Kind::kAllreduce,
                         .name = "allreduce",
+                        .forms = kForms,
                         .collective = HVD_COLLECTIVE_ALLREDUCE,
                         .travels = Travel::kEverybodys,
                         .reduces = true,
-                        .validate = validate,
-                        .inspect = inspect,
-                        .decide = decide,
-                        .misfit = misfit,
+                        .validate = allreduce::validate,
+                        .inspect = allreduce::inspect,
+                        .decide = allreduce::decide,
+                        .misfit = allreduce::misfit,
                         .plan = plan_parts,
-                        .parts = parts,
+                        .parts = allreduce::parts,
                         .exchange = exchange};
-
-// Backends have allreduce: who is not the root reduces into memory that nobody looks at.
-extern const Row kReduceRow;
-const Row kReduceRow{.kind = Kind::kReduce,
-                     .name = "reduce",
-                     .collective = HVD_COLLECTIVE_ALLREDUCE,
-                     .travels = Travel::kEverybodys,
-                     .rooted = true,
-                     .reduces = true,
-                     .validate = validate_on_host,
-                     .inspect = inspect,
-                     .decide = decide,
-                     .misfit = misfit,
-                     .plan = plan_parts,
-                     .parts = parts};
 
 }  // namespace hvd::collective

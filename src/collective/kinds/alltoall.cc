@@ -1,13 +1,10 @@
-// Alltoall: one tensor, whose rows are split among the ranks; each gets its rows from every rank. Gather and
-// scatter: the same with one rank that gets or has them all.
+// Alltoall: one tensor, whose rows are split among the ranks; each gets its rows from every rank.
 #include <fmt/format.h>
 
 #include <cstring>
 #include <limits>
 
-#include "collective/decision.h"
-#include "collective/plan.h"
-#include "collective/validation.h"
+#include "collective/kinds/shared.h"
 
 namespace hvd::collective {
 
@@ -19,14 +16,6 @@ Status validate(const Validation& v) {
   if (!v.submission().splits.empty() || rows % v.members() == 0) return {};
   return v.invalid(
       fmt::format("{} rows can't be divided evenly among {} ranks: give splits", rows, v.members()));
-}
-
-/// Gather and scatter: whoever has nothing to send has no rows.
-Status validate_on_host(const Validation& v) {
-  if (is_device(v.submission().inputs[0])) {
-    return v.unsupported(fmt::format("has {} in host memory alone", row_of(v.submission().kind).name));
-  }
-  return v.one_with_splits();
 }
 
 /// What each rank receives from each; false if that is larger than memory can be.
@@ -68,6 +57,24 @@ bool exchange(Decision& d) {
     own.payload = std::move(payloads[to]);
   }
   return true;
+}
+
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_ALLTOALL,
+                            .name = "alltoall",
+                            .inputs = Given::kEverywhere,
+                            .outputs = Given::kEverywhere,
+                            .splits = true}};
+
+}  // namespace
+
+namespace alltoall {
+
+/// Whoever has nothing to send has no rows.
+Status validate_on_host(const Validation& v) {
+  if (is_device(v.submission().inputs[0])) {
+    return v.unsupported(fmt::format("has {} in host memory alone", kind_name(v.submission().kind)));
+  }
+  return v.one_with_splits();
 }
 
 void decide(Decision& d) {
@@ -114,54 +121,23 @@ Status plan(Plan& plan, Answer& a) {
   return {};
 }
 
-}  // namespace
+}  // namespace alltoall
 
 extern const Row kAlltoallRow;
 const Row kAlltoallRow{.kind = Kind::kAlltoall,
                        .name = "alltoall",
+                       .forms = kForms,
                        .collective = HVD_COLLECTIVE_ALLTOALL,
                        .travels = Travel::kEverybodys,
                        .own_rows = true,
                        .splits = true,
                        .needs_all = true,
+                       .received = true,
                        .validate = validate,
                        .inspect = inspect_splits,
-                       .decide = decide,
-                       .misfit = misfit,
-                       .place = place,
-                       .plan = plan};
-
-// All rows go to the root, or come from it: an alltoall in which the others have none.
-extern const Row kGatherRow;
-const Row kGatherRow{.kind = Kind::kGather,
-                     .name = "gather",
-                     .collective = HVD_COLLECTIVE_ALLTOALL,
-                     .travels = Travel::kEverybodys,
-                     .rooted = true,
-                     .own_rows = true,
-                     .splits = true,
-                     .needs_all = true,
-                     .validate = validate_on_host,
-                     .inspect = inspect_splits,
-                     .decide = decide,
-                     .misfit = misfit,
-                     .place = place,
-                     .plan = plan};
-
-extern const Row kScatterRow;
-const Row kScatterRow{.kind = Kind::kScatter,
-                      .name = "scatter",
-                      .collective = HVD_COLLECTIVE_ALLTOALL,
-                      .travels = Travel::kEverybodys,
-                      .rooted = true,
-                      .own_rows = true,
-                      .splits = true,
-                      .needs_all = true,
-                      .validate = validate_on_host,
-                      .inspect = inspect_splits,
-                      .decide = decide,
-                      .misfit = misfit,
-                      .place = place,
-                      .plan = plan};
+                       .decide = alltoall::decide,
+                       .misfit = alltoall::misfit,
+                       .place = alltoall::place,
+                       .plan = alltoall::plan};
 
 }  // namespace hvd::collective

@@ -5,9 +5,11 @@ namespace hvd::collective {
 
 namespace {
 void exchange(const Submission&, int32_t, std::span<const uint8_t* const>) {}
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_BARRIER, .name = "barrier"}};
+
 }  // namespace
 
 extern const Row kBarrierRow;
-const Row kBarrierRow{.kind = Kind::kBarrier, .name = "barrier", .exchange = exchange};
+const Row kBarrierRow{.kind = Kind::kBarrier, .name = "barrier", .forms = kForms, .exchange = exchange};
 
 }  // namespace hvd::collective

@@ -1,14 +1,11 @@
-// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype. Send: to one other
-// rank.
+// Broadcast: one or more tensors of the root, to all, in place. As bytes, so of any dtype.
 #include <cstring>
 
-#include "collective/decision.h"
-#include "collective/plan.h"
-#include "collective/validation.h"
+#include "collective/kinds/shared.h"
 
 namespace hvd::collective {
 
-namespace {
+namespace broadcast {
 
 Status validate(const Validation& v) { return v.group(v.submission().outputs, "tensor"); }
 
@@ -32,6 +29,10 @@ void parts(const Operation& op, std::vector<backend::Part>* ret_parts) {
   for (const Tensor& t : op.submission.outputs) ret_parts->push_back({t.data, t.data, t.bytes()});
 }
 
+}  // namespace broadcast
+
+namespace {
+
 void exchange(const Submission& s, int32_t rank, std::span<const uint8_t* const> data) {
   if (rank == s.root) return;
   size_t at = 0;
@@ -43,39 +44,28 @@ void exchange(const Submission& s, int32_t rank, std::span<const uint8_t* const>
   }
 }
 
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_BROADCAST,
+                            .name = "broadcast",
+                            .outputs = Given::kEverywhere,
+                            .group = true}};
+
 }  // namespace
 
 extern const Row kBroadcastRow;
 const Row kBroadcastRow{.kind = Kind::kBroadcast,
                         .name = "broadcast",
+                        .forms = kForms,
                         .collective = HVD_COLLECTIVE_BROADCAST,
                         .travels = Travel::kRoots,
                         .rooted = true,
                         .in_place = true,
                         .bytes = true,
-                        .validate = validate,
-                        .inspect = inspect,
-                        .decide = decide,
-                        .misfit = misfit,
+                        .validate = broadcast::validate,
+                        .inspect = broadcast::inspect,
+                        .decide = broadcast::decide,
+                        .misfit = broadcast::misfit,
                         .plan = plan_parts,
-                        .parts = parts,
+                        .parts = broadcast::parts,
                         .exchange = exchange};
-
-// A broadcast to one: two ranks under a name of their own, so that no other pair's is meant.
-extern const Row kSendRow;
-const Row kSendRow{.kind = Kind::kSend,
-                   .name = "send",
-                   .collective = HVD_COLLECTIVE_BROADCAST,
-                   .travels = Travel::kRoots,
-                   .rooted = true,
-                   .in_place = true,
-                   .bytes = true,
-                   .needs_all = true,
-                   .validate = validate,
-                   .inspect = inspect,
-                   .decide = decide,
-                   .misfit = misfit,
-                   .plan = plan_parts,
-                   .parts = parts};
 
 }  // namespace hvd::collective

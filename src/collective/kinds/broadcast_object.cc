@@ -4,6 +4,7 @@
 #include "collective/decision.h"
 #include "collective/plan.h"
 #include "collective/validation.h"
+#include "hvd/direct.h"
 
 namespace hvd::collective {
 
@@ -49,11 +50,15 @@ Status plan(Plan& plan, Answer& a) {
   return {};
 }
 
+constexpr Form kForms[] = {
+    {.collective = HVD_COLLECTIVE_BROADCAST_OBJECT, .name = "broadcast_object", .inputs = Given::kAtRoot}};
+
 }  // namespace
 
 extern const Row kBroadcastObjectRow;
 const Row kBroadcastObjectRow{.kind = Kind::kBroadcastObject,
                               .name = "broadcast_object",
+                              .forms = kForms,
                               .collective = HVD_COLLECTIVE_BROADCAST,
                               .rooted = true,
                               .bytes = true,

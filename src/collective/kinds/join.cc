@@ -17,9 +17,17 @@ void decide(Decision& d) {
   for (const int32_t r : d.ranks()) d.outcome().checks = std::max(d.outcome().checks, d.request(r).checks);
 }
 
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_JOIN, .name = "join", .own_name = "hvd.join"}};
+
 }  // namespace
 
 extern const Row kJoinRow;
-const Row kJoinRow{.kind = Kind::kJoin, .name = "join", .validate = validate, .decide = decide};
+const Row kJoinRow{.kind = Kind::kJoin,
+                   .name = "join",
+                   .forms = kForms,
+                   .joins = true,
+                   .patient = true,
+                   .validate = validate,
+                   .decide = decide};
 
 }  // namespace hvd::collective

@@ -78,11 +78,18 @@ Status plan(Plan& plan, Answer& a) {
   return {};
 }
 
+constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_REDUCESCATTER,
+                            .name = "reducescatter",
+                            .inputs = Given::kEverywhere,
+                            .outputs = Given::kEverywhere,
+                            .splits = true}};
+
 }  // namespace
 
 extern const Row kReducescatterRow;
 const Row kReducescatterRow{.kind = Kind::kReducescatter,
                             .name = "reducescatter",
+                            .forms = kForms,
                             .collective = HVD_COLLECTIVE_REDUCESCATTER,
                             .travels = Travel::kEverybodys,
                             .reduces = true,
