@@ -9,5 +9,6 @@ if [ ! -x build/release/bin/scenario_worker ]; then
   cmake --preset release
   cmake --build --preset release
 fi
+scripts/install-deps.sh chaos
 export HVD_TEST_BIN=$PWD/build/release/bin
 exec python3 -B tests/scenarios/chaos.py "$@"

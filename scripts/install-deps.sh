@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that are missing: scripts/install-deps.sh [build] [test] [demo] [fuzz] [lint]
-# [bench] [bindings] [torch] [roots] [slurm] [browser] [ssh] [emulated] (without arguments: build test demo;
-# bench is what libhvd is measured against, bindings and torch what the bindings' tests need, slurm what the
-# test of srun needs: where systemd runs, it starts munged for good; ssh what tests of agents on other hosts
-# need: where systemd runs, it starts sshd for good; emulated what aarch64 needs on another processor). Needs
-# root or sudo only if something is missing.
+# [chaos] [bench] [bindings] [torch] [roots] [slurm] [browser] [ssh] [emulated] (without arguments: build test
+# demo; chaos gives processes wall clocks of their own, bench is what libhvd is measured against, bindings and
+# torch what the bindings' tests need, slurm what the test of srun needs: where systemd runs, it starts
+# munged for good; ssh what tests of agents on other hosts need: where systemd runs, it starts sshd for good;
+# emulated what aarch64 needs on another processor). Needs root or sudo only if something is missing.
 set -euo pipefail
 
 declare -A packages=(
@@ -14,6 +14,7 @@ declare -A packages=(
   [demo]="openmpi-bin libeigen3-dev zlib1g-dev dataset-fashion-mnist"
   [fuzz]="clang-14 libclang-rt-14-dev"
   [lint]="clang-format clang-tidy git"
+  [chaos]="libfaketime"
   [bench]="libopenmpi-dev openmpi-bin"
   [bindings]="python3-numpy python3-pytest python3-venv"
   [torch]="python3-torch"

@@ -24,7 +24,7 @@ if [ "$lane" != quick ]; then
   scripts/install-deps.sh demo bindings
 fi
 if [ "$lane" = full ]; then
-  scripts/install-deps.sh roots
+  scripts/install-deps.sh roots chaos
   # Where packages start no daemons.
   [ -d /run/systemd/system ] || scripts/install-deps.sh slurm ssh
   # Elastic jobs on MPICH need version 5, which Debian 12 does not have: for these tests PyPI's goes to

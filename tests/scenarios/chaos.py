@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 
+import clocks
 import harness
 from chaos_faults import HEARTBEAT_TIMEOUT, HVDRUN, MAX_NP, PROGRESS_S, Faults
 from harness import PATIENCE, Job
@@ -38,6 +39,7 @@ case "$HVD_HOST" in
   odd) export HVD_LOCAL=$HVD_CHAOS_ODD ;;
   few) ulimit -n 8 ;;
 esac
+%s
 exec "$0" "$@"
 """
 
@@ -81,6 +83,7 @@ class Chaos(Faults):
         self.deaths = []     # of drivers: when
         self.agents = {}
         name, _, local = backend.partition(":")
+        self.clocks = None
         environment = {"HVD_BACKEND": name, "HVD_CHAOS_ODD": "off"}
         if local:
             environment["HVD_LOCAL"] = local
@@ -99,6 +102,9 @@ class Chaos(Faults):
         spares = random_.choice([0, 0, 1])
         self.folder = tempfile.mkdtemp(prefix="hvd-chaos-")
         self.ledger.addCleanup(lambda: shutil.rmtree(self.folder))
+        if clocks.library():
+            self.clocks = clocks.Clocks(os.path.join(self.folder, "clocks"))
+            environment.update({**self.clocks.for_workers(), **self.clocks.environment("driver")})
         flags = ["--address-file", os.path.join(self.folder, "address")]
         if self.full:
             flags += ["--output-filename", self.full]
@@ -124,7 +130,8 @@ class Chaos(Faults):
                 "heartbeat_timeout": HEARTBEAT_TIMEOUT * PATIENCE, "join_settle": 0.2,
                 "elastic_timeout": 60 * PATIENCE, "blocklist_after": 1000000, "restart_delay_max": 0.5,
                 "spares": spares
-            }, environment=environment, wrapper=["/bin/sh", "-c", WRAPPER], sink=True, **more)
+            }, environment=environment, sink=True,
+            wrapper=["/bin/sh", "-c", WRAPPER % (clocks.Clocks.WRAPPER if self.clocks else "")], **more)
         self.job.shown = 1000
         if self.by_agents:
             at = self.job.wait("hvdrun", text=harness.containing(r"listens at"), timeout=60)["text"]
@@ -146,7 +153,8 @@ class Chaos(Faults):
                 HVDRUN, "--join", self.address, "--host", host, "--slots",
                 str(self.hosts[host]), "--secret-file", self.secret
             ], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={
-                name: value for name, value in os.environ.items() if "PATH" in name
+                **{name: value for name, value in os.environ.items() if "PATH" in name},
+                **(self.clocks.environment("agent." + host) if self.clocks else {})
             })
         self.agents[host] = agent
 
@@ -222,6 +230,9 @@ class Chaos(Faults):
         self.job._verify_generations()
         aborted = self.job.find("hvdrun", text=harness.containing(r"SIGABRT|SIGSEGV|SIGBUS|SIGFPE|SIGILL"))
         self.job.check(not aborted, "a worker was ended by a signal that nobody sent")
+        if self.clocks:
+            wrong = self.clocks.wrong(self.job.find("step"))
+            self.job.check(not wrong, "the clock of a worker is not what was set: %s" % wrong[:1])
 
     def close(self):
         for cleanup in reversed(self.ledger.cleanups):
@@ -272,7 +283,11 @@ def main():
                         help="one job alone, by the number that its line of the report has")
     parser.add_argument("--without", default="", help="faults to leave out, by name")
     arguments = parser.parse_args()
-    chosen = [f for f in Chaos.FAULTS if f.__name__ not in arguments.without.split(",")]
+    without = arguments.without.split(",")
+    if not clocks.library():
+        print("left out: clock_jumps (no libfaketime: scripts/install-deps.sh chaos)", flush=True)
+        without.append("clock_jumps")
+    chosen = [f for f in Chaos.FAULTS if f.__name__ not in without]
     backends = [b for b in arguments.backends.split(",") if present(b.partition(":")[0])]
     end = time.monotonic() + arguments.minutes * 60
     faults, totals, broken = collections.Counter(), collections.Counter(), []

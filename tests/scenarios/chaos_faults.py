@@ -165,6 +165,14 @@ class Faults:
         if done.returncode != 0 and not self.job.find("done") and self.job.process.poll() is None:
             self.job.fail("ctl %s ended with %d: %s" % (" ".join(words), done.returncode, done.stdout))
 
+    def clock_jumps(self):
+        """The wall clocks of some processes jump, each by itself. Nobody may go by them."""
+        agents = ["agent." + host for host, agent in sorted(self.agents.items()) if agent.poll() is None]
+        names = ["driver"] + agents + [e["pid"] for e in self.members() if e["pid"] not in self.stopped]
+        for name in self.random.sample(names, self.random.randint(1, len(names))):
+            self.clocks.jump(name, self.random.choice([-1, 1]) * self.random.choice([180, 3600, 6 * 3600]))
+        return True
+
     def host_drains(self):
         """An operator drains a host; asked again, it may be used again."""
         if self.drained:
@@ -264,6 +272,6 @@ class Faults:
 
     FAULTS = (one_dies, burst, burst, rank_zero_dies, source_dies, short_stop, long_stop, driver_stops,
               driver_dies, hosts_change, hosts_change, misfit_comes, poor_host_comes, one_leaves, host_drains,
-              job_scales, agent_dies, agent_stops, agent_drains)
+              job_scales, clock_jumps, agent_dies, agent_stops, agent_drains)
     OF_DISCOVERY = ("hosts_change", "misfit_comes", "poor_host_comes")
     OF_AGENTS = ("agent_dies", "agent_stops", "agent_drains")

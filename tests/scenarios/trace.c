@@ -58,11 +58,13 @@ const char *json_text(const char *text, char *out, int size) {
 
 void trace(const identity *who, const char *event, const char *fields, ...) {
   char line[4000]; /* below PIPE_BUF: one write is one line */
-  int at =
-      snprintf(line, sizeof line,
-               "{\"ev\":\"%s\",\"host\":\"%s\",\"slot\":%s,\"worker\":%s,\"try\":%d,\"pid\":%d,\"t\":%lld%s",
-               event, who->host, who->slot, who->worker, who->attempt, (int)getpid(),
-               (long long)monotonic_ns(), *fields != '\0' ? "," : "");
+  const int64_t t = monotonic_ns();
+  const int64_t wall = time(NULL); /* after t */
+  int at = snprintf(line, sizeof line,
+                    "{\"ev\":\"%s\",\"host\":\"%s\",\"slot\":%s,\"worker\":%s,\"try\":%d,\"pid\":%d,"
+                    "\"t\":%lld,\"wall\":%lld%s",
+                    event, who->host, who->slot, who->worker, who->attempt, (int)getpid(), (long long)t,
+                    (long long)wall, *fields != '\0' ? "," : "");
   va_list arguments;
   va_start(arguments, fields);
   at += vsnprintf(line + at, sizeof line - (size_t)at - 3, fields, arguments);
