@@ -23,9 +23,10 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, KIB, 64 * KIB, MIB, 64 * MIB, 256 * MIB)
 # bytes: samples a round, calls a sample, rounds. Small ones run back to back (roots take turns), large
 # ones each from a common start.
-PLAN = {8: (20, 50, 7), KIB: (20, 50, 7), 64 * KIB: (20, 10, 7), MIB: (20, 1, 7), 64 * MIB: (5, 1, 7),
-        256 * MIB: (3, 1, 5)}
-QUICK = {8: (10, 50, 3), KIB: (10, 50, 3), 64 * KIB: (10, 10, 3), MIB: (10, 1, 3), 64 * MIB: (3, 1, 3)}
+PLAN = {8: (20, 50, 7), KIB: (20, 50, 7), 64 * KIB: (20, 10, 7), MIB: (20, 1, 7), 16 * MIB: (7, 1, 7),
+        64 * MIB: (5, 1, 7), 256 * MIB: (3, 1, 5)}
+QUICK = {8: (10, 50, 3), KIB: (10, 50, 3), 64 * KIB: (10, 10, 3), MIB: (10, 1, 3), 16 * MIB: (5, 1, 3),
+         64 * MIB: (3, 1, 3)}
 FEWEST, ENOUGH_S = 3, 12
 SMALL_BYTES = sum(64 << i % 7 for i in range(1000))  # of the thousand small tensors
 DETAILS = ("variables", "small", "check")
@@ -33,15 +34,19 @@ ONE_HOST = {"hvd": lambda n: contenders.hvd("hvd", n),
             "hvd_local_off": lambda n: contenders.hvd("hvd_local_off", n, {"HVD_LOCAL": "off"}),
             "gloo": contenders.gloo, "openmpi": contenders.mpi, "torch_gloo": contenders.torch}
 
-# What moves data between hosts, here over loopback: libhvd's modules, what they cost with checksums and under
-# TLS, and other libraries' TCP.
+# What moves data between hosts: libhvd's modules, what they cost with checksums and under TLS, and other
+# libraries' TCP.
 TRANSPORTS = {
-    "hvd_tcp": lambda n: contenders.hvd_over("tcp", n),
-    "hvd_tcp_checksum": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_checksum", {"HVD_CHECKSUM": "1"}),
-    "hvd_tcp_encrypt": lambda n: contenders.hvd_over("tcp", n, "hvd_tcp_encrypt", {"HVD_ENCRYPT": "on"}),
-    "hvd_gloo": lambda n: contenders.hvd_over("gloo", n), "gloo": contenders.gloo,
-    "openmpi_tcp": contenders.mpi_tcp
+    "hvd_tcp": lambda hosts, n: hosts.hvd_over("tcp", n, "hvd_tcp", {"HVD_ENCRYPT": "off"}),
+    "hvd_tcp_checksum": lambda hosts, n: hosts.hvd_over("tcp", n, "hvd_tcp_checksum", {
+        "HVD_ENCRYPT": "off", "HVD_CHECKSUM": "1"}),
+    "hvd_tcp_encrypt": lambda hosts, n: hosts.hvd_over("tcp", n, "hvd_tcp_encrypt", {"HVD_ENCRYPT": "on"}),
+    "hvd_gloo": lambda hosts, n: hosts.hvd_over("gloo", n, "hvd_gloo", {"HVD_ENCRYPT": "off"}),
+    "gloo": lambda hosts, n: hosts.gloo(n), "openmpi_tcp": lambda hosts, n: hosts.mpi_tcp(n)
 }
+DELAY_US = 1000  # each way
+PLACES = {"transports_loopback": contenders.OneHost, "transports_two_hosts": contenders.TwoHosts,
+          "transports_delayed": lambda: contenders.TwoHosts(DELAY_US)}
 
 # Each backend's own library, and libhvd over that backend: what a named, checked, elastic operation costs.
 RAW = {
@@ -106,6 +111,7 @@ class Bench:
     def __init__(self, quick, only):
         self.plan, self.quick, self.only = (QUICK if quick else PLAN), quick, only
         self.sizes = [size for size in SIZES if size in self.plan]
+        self.contenders = set()  # of the transports; all if empty
         self.unavailable, self.report, self.began = {}, {}, time.monotonic()
 
     def wanted(self, part):
@@ -127,8 +133,10 @@ class Bench:
                 raise SystemExit(str(why)) if isinstance(why, Failed) else why
         return groups
 
-    def matrix(self, groups, place, size, sizes, base="hvd"):
-        """Broadcast and allreduce of all sizes. Ratios are times over those of `base`."""
+    def matrix(self, groups, place, size, sizes, base="hvd", most_calls=1000):
+        """Broadcast and allreduce of all sizes. Ratios are times over those of `base`.
+
+        most_calls: in a sample, and samples."""
         copier = groups.get("memcpy")
         ranked = {name: group for name, group in groups.items() if name != "memcpy"}
         for operation in ("broadcast", "allreduce"):
@@ -136,6 +144,7 @@ class Bench:
                                                                  {}).setdefault("%d ranks" % size, {})
             for count in sizes:
                 samples, batch, rounds = self.plan[count]
+                samples, batch = min(samples, most_calls), min(batch, most_calls)
                 calls = {
                     name: Call(group, operation, count, samples, batch) for name, group in ranked.items()
                 }
@@ -254,36 +263,30 @@ class Bench:
             hosts.close()
 
     def transports(self, size):
-        """Over loopback, and between two namespaces with half of the ranks each."""
-        if not self.wanted("transports"):
-            return
-        groups = self.open({name: (lambda make=make: make(size)) for name, make in TRANSPORTS.items()})
-        try:
-            self.matrix(groups, "transports_loopback", size, self.sizes, "hvd_tcp")
-        finally:
-            for group in groups.values():
-                group.close()
-        try:
-            hosts = contenders.TwoHosts()
-        except Unavailable as why:
-            return log("TRANSPORTS BETWEEN TWO HOSTS LEFT OUT: %s" % why)
-        groups = {}
-        try:
-            groups = self.open({
-                name: (lambda name=name, more=more: hosts.hvd(size, {"HVD_LOCAL": "off", **more}, name))
-                for name, more in {
-                    "hvd_tcp": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off"}, "hvd_tcp_checksum": {
-                        "HVD_BACKEND": "tcp", "HVD_ENCRYPT": "off", "HVD_CHECKSUM": "1"
-                    }, "hvd_tcp_encrypt": {"HVD_BACKEND": "tcp", "HVD_ENCRYPT": "on"},
-                    "hvd_gloo": {"HVD_BACKEND": "gloo", "HVD_ENCRYPT": "off"}
-                }.items()
-            })
-            groups.update(self.open({"gloo": lambda: hosts.gloo(size)}))
-            self.matrix(groups, "transports_two_hosts", size, self.sizes, "hvd_tcp")
-        finally:
-            for group in groups.values():
-                group.close()
-            hosts.close()
+        """Over loopback, and between two namespaces with half of the ranks each, without and with a delay."""
+        for place, make in PLACES.items():
+            if not self.wanted("transports") and not self.wanted(place):
+                continue
+            if place == "transports_delayed" and not self.only:
+                continue  # where it is asked for: it takes its time
+            try:
+                hosts = make()
+            except Unavailable as why:
+                log("%s LEFT OUT: %s" % (place.upper(), why))
+                self.unavailable[place] = str(why)
+                continue
+            groups = {}
+            try:
+                groups = self.open({name: (lambda make=make: make(hosts, size))
+                                    for name, make in TRANSPORTS.items()
+                                    if not self.contenders or name in self.contenders})
+                if groups:
+                    self.matrix(groups, place, size, self.sizes, next(iter(groups)),
+                                10 if place == "transports_delayed" else 1000)
+            finally:
+                for group in groups.values():
+                    group.close()
+                hosts.close()
 
     def raw(self, size):
         if not self.wanted("raw"):
@@ -324,15 +327,22 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", default=os.environ.get("HVD_BENCH_QUICK") == "1")
     parser.add_argument("--only", default="",
-                        help="one_host, variables, small, check, timeline, two_hosts, raw, transports")
+                        help="one_host, variables, small, check, timeline, two_hosts, raw, transports or " +
+                        "one of its places: " + ", ".join(PLACES))
     parser.add_argument("--ranks", default="", help="for one host; default 2,4,8 (quick: 4)")
     parser.add_argument("--sizes", default="", help="bytes, separated by commas")
+    parser.add_argument("--rounds", type=int, help="of each size; as many as there are in %d s" % ENOUGH_S)
+    parser.add_argument("--contenders", default="", help="of transports: " + ", ".join(TRANSPORTS))
     parser.add_argument("--readme", action="store_true", help="the aims as the README's table has them")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended on the way out
     bench = Bench(arguments.quick, [part for part in arguments.only.split(",") if part])
     if arguments.sizes:
         bench.sizes = [int(text) for text in arguments.sizes.split(",")]
+    bench.contenders.update(name for name in arguments.contenders.split(",") if name)
+    if arguments.rounds is not None:
+        bench.plan = {size: (samples, batch, arguments.rounds)
+                      for size, (samples, batch, _) in bench.plan.items()}
     default = "4" if arguments.quick else "2,4,8"
     try:
         result = bench.run([int(text) for text in (arguments.ranks or default).split(",")])

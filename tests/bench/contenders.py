@@ -160,20 +160,6 @@ def mpirun(size, environment, *program_and_arguments):
     return argv + list(program_and_arguments)
 
 
-def hvd_over(backend, size, name=None, settings=None):
-    """libhvd over one of its modules, which moves all data."""
-    module(backend)
-    return hvd(name or "hvd_" + backend, size,
-               {"HVD_LOCAL": "off", "HVD_BACKEND": backend, **(settings or {})})
-
-
-def mpi_tcp(size):
-    """Open MPI's own TCP."""
-    return Group("openmpi_tcp", size, lambda directory: [
-        ([word if word != "self,vader" else "self,tcp" for word in mpirun(size, {}, program("ranks_mpi"))],
-         {"TMPDIR": directory})])
-
-
 def mpi(size):
     return Group("openmpi", size, lambda directory: [
         (mpirun(size, {}, program("ranks_mpi")), {"TMPDIR": directory})])
@@ -249,36 +235,77 @@ def memcpy():
     return Group("memcpy", 1, lambda _: [([program("ranks_memcpy")], {})])
 
 
+class OneHost:
+    """This machine, where ranks talk over loopback."""
+
+    @staticmethod
+    def hvd_over(backend, size, name, settings):
+        """libhvd over one of its modules, which moves all data."""
+        module(backend)
+        return hvd(name, size, {"HVD_LOCAL": "off", "HVD_BACKEND": backend, **settings})
+
+    @staticmethod
+    def gloo(size):
+        return gloo(size)
+
+    @staticmethod
+    def mpi_tcp(size):
+        """Open MPI's own TCP."""
+        return Group("openmpi_tcp", size, lambda directory: [
+            (["self,tcp" if word == "self,vader" else word for word in mpirun(size, {}, program("ranks_mpi"))],
+             {"TMPDIR": directory})])
+
+    def close(self):
+        pass
+
+
 class TwoHosts:
-    """Two network namespaces, joined by a pair of virtual interfaces, as two hosts with half of the ranks
-    each."""
+    """Two network namespaces as two hosts with half of the ranks each.
+
+    A pair of virtual interfaces joins them, or a line that holds each packet for so many microseconds
+    (delay_line.cc)."""
 
     ADDRESSES = ("10.213.77.1", "10.213.77.2")
+    MTU, QUEUE = 65000, 10000  # of the line: large packets, so that it has few to move; none is dropped
 
-    def __init__(self):
+    def __init__(self, delay_us=None):
         if os.geteuid() != 0:
             raise Unavailable("network namespaces need root")
         if shutil.which("ip") is None:
             raise Unavailable("no ip command (package iproute2)")
         self.names = ["hvdbench%d%s" % (os.getpid(), end) for end in "ab"]
         self.made = []
+        self.line = None
         try:
-            self._make()
+            self._make(delay_us)
         except Unavailable:
             self.close()
             raise
 
-    def _make(self):
+    def _make(self, delay_us):
         links = ["hvb%d%s" % (os.getpid() % 100000, end) for end in "ab"]
         for name in self.names:
             self._ip("netns", "add", name)
             self.made.append(name)
-        self._ip("link", "add", links[0], "netns", self.names[0], "type", "veth",
-                 "peer", "name", links[1], "netns", self.names[1])
+        if delay_us is None:
+            self._ip("link", "add", links[0], "netns", self.names[0], "type", "veth",
+                     "peer", "name", links[1], "netns", self.names[1])
+        else:
+            self._start_line(links, delay_us)
         for name, link, address in zip(self.names, links, self.ADDRESSES):
+            if self.line is not None:
+                self._ip("-n", name, "link", "set", link, "mtu", str(self.MTU), "txqueuelen", str(self.QUEUE))
             self._ip("-n", name, "addr", "add", address + "/24", "dev", link)
             self._ip("-n", name, "link", "set", "lo", "up")
             self._ip("-n", name, "link", "set", link, "up")
+
+    def _start_line(self, links, delay_us):
+        self.line = subprocess.Popen(
+            [program("delay_line"), self.names[0], links[0], self.names[1], links[1], str(delay_us)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said = self.line.stdout.readline()
+        if said != "ready\n":
+            raise Unavailable(said.strip() or "delay_line ended without a word")
 
     @staticmethod
     def _ip(*arguments):
@@ -309,6 +336,13 @@ class TwoHosts:
             return [(self._inside(0, argv + ["--", "/bin/sh", start, program("ranks_hvd")]), {})]
         return Group(name, size, commands)
 
+    def hvd_over(self, backend, size, name, settings):
+        module(backend)
+        return self.hvd(size, {"HVD_LOCAL": "off", "HVD_BACKEND": backend, **settings}, name)
+
+    def mpi_tcp(self, _):
+        raise Unavailable("mpirun starts no rank in another namespace")
+
     def gloo(self, size):
         def commands(_):
             result = []
@@ -320,6 +354,9 @@ class TwoHosts:
         return Group("gloo", size, commands)
 
     def close(self):
+        if self.line is not None:
+            self.line.communicate()  # it ends when its standard input does
+            self.line = None
         for name in self.made:
             subprocess.run(["ip", "netns", "del", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.made = []

@@ -73,7 +73,7 @@ class Clocks(ScenarioTest):
         self.assertEqual([size for _, size in job.generations()], [3, 2, 3])
 
     def check_workers(self, job, pids):
-        """They have seen the hour, but not by their monotonic clock, with which their wall clock is compared."""
+        """They have seen the hour, but not by their monotonic clock: wall clocks are compared with that."""
         for pid in pids:
             late = [e for e in job.find("step", pid=pid) if e["t"] > self.clocks.since[pid]]
             job.check(late or job.find("train", pid=pid), "worker %d says nothing" % pid)
