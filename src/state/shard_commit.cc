@@ -64,8 +64,13 @@ Status Shards::place_all(const Generation& generation, uint64_t revision, const 
     for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
   }
   next_.revision = revision;
-  CommitHead mine{
-      static_cast<uint64_t>(rank), static_cast<uint64_t>(local.code), revision, shards_.size(), specs(), {}};
+  const std::vector<uint8_t> registered = specs();
+  CommitHead mine{static_cast<uint64_t>(rank),
+                  static_cast<uint64_t>(local.code),
+                  revision,
+                  shards_.size(),
+                  digest(registered.data(), registered.size()),
+                  {}};
   if (copied && reads_others_) {
     mine.place = {own_reach(), reinterpret_cast<uint64_t>(next_.own->memory.data()),
                   next_.own->memory.place()};
@@ -94,6 +99,7 @@ Status Shards::place_all(const Generation& generation, uint64_t revision, const 
       !status.ok()) {
     return status;
   }
+  if (tables.odd) return name_mismatch(generation, deadline, *tables.odd);
   places_.clear();
   for (const CommitHead& head : tables.heads) places_.push_back(head.place);
   Ranges own(static_cast<size_t>(size));
@@ -118,6 +124,31 @@ Status Shards::place_all(const Generation& generation, uint64_t revision, const 
   next_.layout = layout;
   next_.whole = size == 1;
   return size == 1 ? Status() : distribute(generation, deadline);
+}
+
+/// Rank 0 and `other` registered different shards: tells all ranks the first key that differs.
+Status Shards::name_mismatch(const Generation& generation, Time deadline, size_t other) {
+  const auto rank = static_cast<size_t>(generation.rank);
+  std::vector<uint8_t> mine, all;
+  const std::vector<uint8_t> text = rank == 0 || rank == other ? specs() : std::vector<uint8_t>();
+  put(&mine, uint64_t{text.size()});
+  mine.insert(mine.end(), text.begin(), text.end());
+  if (Status status =
+          gather(*generation.engine, deadline, "hvd.shards.specs", mine.data(), mine.size(), &all);
+      !status.ok()) {
+    return status;
+  }
+  std::span<const uint8_t> rest(all), of_first, of_other;
+  uint64_t length = 0;
+  for (size_t from = 0; take(&rest, &length) && length <= rest.size(); ++from) {
+    if (from == 0) of_first = rest.first(length);
+    if (from == other) of_other = rest.first(length);
+    rest = rest.subspan(length);
+  }
+  Status status(HVD_MISMATCH, fmt::format("shards differ between ranks: {}; expected the same keys, dtypes, "
+                                          "lengths and copies on every rank",
+                                          difference(of_first, 0, of_other, other)));
+  return status.at_rank(static_cast<int32_t>(other));
 }
 
 /// Maps what this rank is to hold and can map, where that is worth it.

@@ -178,21 +178,16 @@ Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t ra
   }
   const CommitHead& first = ret_tables->heads[0];
   for (const CommitHead& head : ret_tables->heads) {
-    std::string what;
     if (head.revision != first.revision) {
-      what = fmt::format(
-          "rank 0 commits revision {} and rank {} revision {}: expected the same commit on "
-          "every rank",
-          first.revision, head.rank, head.revision);
-    } else if (head.keys != first.keys || head.specs != first.specs) {
-      what = fmt::format(
-          "ranks 0 and {} register different shards ({} and {} keys): expected the same keys, "
-          "dtypes, lengths and copies on every rank",
-          head.rank, first.keys, head.keys);
+      Status status(HVD_MISMATCH, fmt::format("rank 0 commits revision {} and rank {} revision {}: expected "
+                                              "the same commit on every rank",
+                                              first.revision, head.rank, head.revision));
+      return status.at_rank(static_cast<int32_t>(head.rank));
     }
-    if (what.empty()) continue;
-    Status status(HVD_MISMATCH, std::move(what));
-    return status.at_rank(static_cast<int32_t>(head.rank));
+    if (head.keys != first.keys || head.specs != first.specs) {
+      ret_tables->odd = head.rank;
+      break;
+    }
   }
   return {};
 }

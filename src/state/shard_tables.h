@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -67,11 +68,12 @@ struct CommitPart {
 struct CommitTables {
   std::vector<CommitHead> heads;  // by rank
   std::vector<std::vector<CommitPart>> parts;
+  std::optional<size_t> odd;  // a rank whose shards are registered otherwise than those of rank 0
 };
 
 std::vector<uint8_t> write_commit_table(const CommitHead& head, const std::vector<CommitPart>& parts);
-/// Everyone reads the same, and comes to the same end. HVD_OK: each rank has a part for each key that `mine`
-/// has, of the same commit, and this rank's is what it said.
+/// Everyone reads the same, and comes to the same end. HVD_OK: either `odd` is set, or each rank has a part for
+/// each key that `mine` has, of the same commit, and this rank's is what it said.
 Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
                           std::span<const uint8_t> mine, CommitTables* ret_tables);
 

@@ -11,12 +11,13 @@ namespace hvd::state {
 
 void State::Impl::add_shard(const std::string& key, ShardInfo info, GenerationSource source) {
   const collective::Tensor& tensor = info.tensor;
-  const Spec spec{
-      key,
-      VariableKind::kShard,
-      tensor.dtype,
-      {info.global_elements},
-      info.parity > 0 ? fmt::format("the parity of {}", info.parity) : fmt::format("{} copies", info.copies)};
+  Shard shard;
+  shard.key = key;
+  shard.dtype = tensor.dtype;
+  shard.elements = info.global_elements;
+  shard.copies = info.parity > 0 ? 0 : info.copies;
+  shard.parity = info.parity;
+  const Spec spec = shard.spec();
   checked_bytes(spec);
   if (tensor.shape.size() != 1) {
     throw Error(HVD_INVALID, fmt::format("state key '{}': a shard of {} dimensions: expected one", key,
@@ -26,13 +27,7 @@ void State::Impl::add_shard(const std::string& key, ShardInfo info, GenerationSo
     throw Error(HVD_UNSUPPORTED,
                 fmt::format("state key '{}': a shard in device memory: expected host memory", key));
   }
-  Shard shard;
-  shard.key = key;
-  shard.dtype = tensor.dtype;
   shard.element_bytes = dtype_size(tensor.dtype);
-  shard.elements = info.global_elements;
-  shard.copies = info.parity > 0 ? 0 : info.copies;
-  shard.parity = info.parity;
   shard.reshard = std::move(info.reshard);
   shard.live = tensor.data;
   shard.begin = info.offset;

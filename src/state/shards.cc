@@ -206,13 +206,19 @@ std::vector<ShardRange> Shards::ranges() const {
 
 int32_t Shards::most_copies() const { return order_.empty() ? 0 : shards_[order_.front()].copies; }
 
-/// Of what all ranks have to register alike.
-Digest Shards::specs() const {
-  std::string text;
-  for (const Shard& shard : shards_)
-    text +=
-        fmt::format("{}\n{} {} {} {}\n", shard.key, shard.dtype, shard.elements, shard.copies, shard.parity);
-  return hvd::digest(text.data(), text.size());
+Spec Shard::spec() const {
+  return {key,
+          VariableKind::kShard,
+          dtype,
+          {elements},
+          parity > 0 ? fmt::format("the parity of {}", parity) : fmt::format("{} copies", copies)};
+}
+
+/// What all ranks have to register alike.
+std::vector<uint8_t> Shards::specs() const {
+  std::vector<uint8_t> bytes;
+  for (const Shard& shard : shards_) encode(shard.spec(), &bytes);
+  return bytes;
 }
 
 ShardLayout Shards::layout_of(Ranges own, const Generation& generation) const {

@@ -32,6 +32,7 @@
 #include "state/shard_plan.h"
 #include "state/shard_tables.h"
 #include "state/state.h"
+#include "state/variable.h"
 
 namespace hvd::state {
 
@@ -60,6 +61,7 @@ struct Shard {
   bool stale = false;            // `live` is not what the last commit has
 
   size_t bytes() const { return static_cast<size_t>(end - begin) * element_bytes; }
+  Spec spec() const;
 };
 
 /// Bytes of one range within a parcel.
@@ -259,7 +261,9 @@ class Shards {
 
   std::vector<uint64_t> element_bytes() const;
   std::vector<int64_t> lengths() const;  // elements of each key
-  Digest specs() const;
+  std::vector<uint8_t> specs() const;
+  /// Collective: what `other` has registered otherwise than rank 0.
+  Status name_mismatch(const Generation& generation, Time deadline, size_t other);
   ShardLayout layout_of(Ranges own, const Generation& generation) const;
   int32_t most_copies() const;
   /// Segments of a parcel of these ranges, of keys with more than `copies` copies: those with most come

@@ -48,8 +48,6 @@ Status echoed(const char* what, const void* said, const void* got, size_t size) 
           fmt::format("state sync: the {} that were handed round for this rank are not its own", what)};
 }
 
-std::string told(const Spec* spec) { return spec == nullptr ? "absent" : spec->describe(); }
-
 }  // namespace
 
 Status Sync::exchange_heads(const Status& local) {
@@ -106,34 +104,20 @@ Status Sync::name_mismatch(size_t other) {
   std::vector<uint8_t> all;
   if (Status status = gather("hvd.sync.spec", specs_.data(), mine, &all); !status.ok()) return status;
 
-  std::vector<Spec> of_root, of_other;
-  bool readable = true;
+  std::span<const uint8_t> of_root, of_other;
   size_t at = 0;
-  for (size_t rank = 0; rank < size_ && readable; ++rank) {
-    readable = length(rank) <= all.size() - at && heads_[rank].spec_bytes <= all.size();
-    if (!readable) break;
+  for (size_t rank = 0; rank < size_; ++rank) {
+    if (length(rank) > all.size() - at || heads_[rank].spec_bytes > all.size()) break;
     const std::span<const uint8_t> text(all.data() + at, std::min(heads_[rank].spec_bytes, length(rank)));
-    if (rank == root) readable = decode(text, &of_root);
-    if (rank == other) readable = decode(text, &of_other);
+    if (rank == root) of_root = text;
+    if (rank == other) of_other = text;
     at += length(rank);
-  }
-  std::string difference = "what they registered can't be told";
-  for (size_t a = 0, b = 0; readable && (a < of_root.size() || b < of_other.size()); ++a, ++b) {
-    const Spec* left = a < of_root.size() ? &of_root[a] : nullptr;
-    const Spec* right = b < of_other.size() ? &of_other[b] : nullptr;
-    if (left != nullptr && right != nullptr && *left == *right) continue;
-    if (left != nullptr && right != nullptr && left->key != right->key) {
-      (left->key < right->key ? right : left) = nullptr;
-    }
-    difference = fmt::format("key '{}' is {} on rank {} and {} on rank {}",
-                             (left != nullptr ? left : right)->key, told(left), root, told(right), other);
-    break;
   }
   return at_rank(
       other, HVD_MISMATCH,
       fmt::format("state differs between ranks: {}; expected the same keys, kinds, dtypes and shapes on "
                   "every rank",
-                  difference));
+                  difference(of_root, root, of_other, other)));
 }
 
 Status Sync::exchange_versions() {

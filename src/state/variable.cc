@@ -163,6 +163,22 @@ std::string Spec::describe() const {
   return fmt::format("tensor {}[{}]", dtype_name(dtype), fmt::join(shape, ","));
 }
 
+std::string difference(std::span<const uint8_t> left, size_t left_rank, std::span<const uint8_t> right,
+                       size_t right_rank) {
+  std::vector<Spec> lefts, rights;
+  const auto told = [](const Spec* spec) { return spec == nullptr ? "absent" : spec->describe(); };
+  if (!decode(left, &lefts) || !decode(right, &rights)) return "what they registered can't be told";
+  for (size_t i = 0; i < lefts.size() || i < rights.size(); ++i) {
+    const Spec* a = i < lefts.size() ? &lefts[i] : nullptr;
+    const Spec* b = i < rights.size() ? &rights[i] : nullptr;
+    if (a != nullptr && b != nullptr && *a == *b) continue;
+    if (a != nullptr && b != nullptr && a->key != b->key) (a->key < b->key ? b : a) = nullptr;
+    return fmt::format("key '{}' is {} on rank {} and {} on rank {}", (a != nullptr ? a : b)->key, told(a),
+                       left_rank, told(b), right_rank);
+  }
+  return "what they registered can't be told";
+}
+
 size_t checked_bytes(const Spec& spec) {
   if (spec.key.empty() || spec.key.size() > kMaxKey) {
     throw Error(HVD_INVALID, fmt::format("state key '{}' has {} bytes: expected 1 to {}",

@@ -37,6 +37,9 @@ size_t checked_bytes(const Spec& spec);
 /// Bytes of specs for digests and for other ranks. decode gives false if the bytes are not what encode makes.
 void encode(const Spec& spec, std::vector<uint8_t>* bytes);
 bool decode(std::span<const uint8_t> bytes, std::vector<Spec>* specs);
+/// The first key that two ranks have registered differently, in words, from their encoded specs.
+std::string difference(std::span<const uint8_t> left, size_t left_rank, std::span<const uint8_t> right,
+                       size_t right_rank);
 
 /// Bytes of a variable as it was at one time. Objects grow as they are written; the rest has a fixed size.
 struct Copy {

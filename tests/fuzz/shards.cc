@@ -114,7 +114,7 @@ void one_input(std::span<const uint8_t> data) {
   all.insert(all.end(), rest.begin(), rest.end());
   if (commit) {
     CommitTables tables;
-    if (!read_commit_tables(all, kRanks, 0, mine, &tables).ok()) return;
+    if (!read_commit_tables(all, kRanks, 0, mine, &tables).ok() || tables.odd) return;
     for (uint32_t key = 0; key < kLengths.size(); ++key) {
       std::vector<ShardRange> of_key;
       for (size_t rank = 0; rank < kRanks; ++rank)

@@ -231,7 +231,20 @@ TEST_F(Shards, WhatDoesNotFitIsAMismatchOnAllRanks) {
            if (worker.at.first == 1) worker.state.remove("n");
            return worker.state.save();
          }),
-         "register different shards");
+         "shards differ between ranks: key 'n' is shards of uint32[7] with 2 copies on rank 0 and absent on "
+         "rank 1; expected the same keys, dtypes, lengths and copies on every rank");
+  expect(
+      all([&](Worker& worker) {
+        worker.state.remove("m");
+        worker.shard("m", HVD_DTYPE_FLOAT64, worker.values.data(), 0, kLong + worker.at.first / 2, 0, 1,
+                     nullptr);
+        if (worker.at.first == 1) {
+          worker.shard("n", HVD_DTYPE_UINT32, worker.counts.data(), 0, kShort, 0, 2, nullptr);
+        }
+        return worker.state.save();
+      }),
+      "key 'm' is shards of float64[1000] with 1 copies on rank 0 and shards of float64[1001] with 1 copies on "
+      "rank 2;");
 }
 
 TEST_F(Shards, AFailureOfOneRankFailsTheCommitOfAll) {
