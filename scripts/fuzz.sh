@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Fuzzes what reads bytes from elsewhere (tests/fuzz), by libFuzzer under AddressSanitizer and UBSan:
-#   scripts/fuzz.sh [--seconds N] [NAME...]    N seconds each (60), all fuzzers or the named ones
+#   scripts/fuzz.sh [--seconds N] [--seed S] [NAME...]    N seconds each (60), all fuzzers or the named ones
 # As many run at a time as there are cores.
 # What a fuzzer finds lies in build/fuzz/found; `build/release/fuzz/fuzz_NAME FILE` shows it without clang.
 # Mend the cause and add the input to the fuzzer's seeds. FUZZ_CC and FUZZ_CXX: other compilers than clang-14.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=60
+seconds=60 seed=0
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=$2; shift 2 ;;
+    --seed) seed=$2; shift 2 ;;
     -*) sed -n '2,5s/^# //p' "$0"; exit 2 ;;
     *) break ;;
   esac
@@ -27,12 +28,12 @@ mkdir -p "$found"
 # The corpus grows from the seeds in a folder that is thrown away: what it finds belongs into the seeds.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export found work seconds
+export found work seconds seed
 export ASAN_OPTIONS="detect_leaks=1:allocator_may_return_null=1:${ASAN_OPTIONS:-}" UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
 
 fuzz_one() {
   local name=$1 log=$work/$1.log status=0
-  HVD_FUZZ_SEEDS=$work/$name.corpus TMPDIR=$work build/fuzz/fuzz/fuzz_"$name" -max_total_time="$seconds" -max_len=4096 \
+  HVD_FUZZ_SEEDS=$work/$name.corpus TMPDIR=$work build/fuzz/fuzz/fuzz_"$name" -max_total_time="$seconds" -seed="$seed" -max_len=4096 \
     -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/$name-" "$work/$name.corpus" \
     >"$log" 2>&1 || status=$?
   local runs edges

@@ -14,8 +14,9 @@ fi
 clang-format --dry-run -Werror "${sources[@]}"
 [ "${1:-}" != --format ] || exit 0
 
-build=${BUILD_DIR:-build/release}
-[ -f "$build/compile_commands.json" ] || cmake --preset release
+# Not the release, which compiles several files at a time.
+build=${BUILD_DIR:-build/debug}
+[ -f "$build/compile_commands.json" ] || cmake --preset debug
 # Sources include headers that the build generates.
 cmake --build "$build" --target hvd_core
 # A few files a process: clang-tidy gives its memory back only when it ends.

@@ -72,8 +72,8 @@ struct CommitTables {
 };
 
 std::vector<uint8_t> write_commit_table(const CommitHead& head, const std::vector<CommitPart>& parts);
-/// Everyone reads the same, and comes to the same end. HVD_OK: either `odd` is set, or each rank has a part for
-/// each key that `mine` has, of the same commit, and this rank's is what it said.
+/// Everyone reads the same, and comes to the same end. HVD_OK: either `odd` is set, or each rank has a part
+/// for each key that `mine` has, of the same commit, and this rank's is what it said.
 Status read_commit_tables(std::span<const uint8_t> bytes, size_t size, size_t rank,
                           std::span<const uint8_t> mine, CommitTables* ret_tables);
 
