@@ -45,6 +45,16 @@ int64_t count_in(const Options& options, const std::string& variable) {
   return code == std::errc() && end == text.data() + text.size() ? count : 0;
 }
 
+/// Why a process that a launcher has started does not load this module; empty: it may.
+std::string barred(const std::string& module, const std::vector<Manifest>& manifests,
+                   const std::optional<Launcher>& launcher) {
+  const auto manifest =
+      std::find_if(manifests.begin(), manifests.end(), [&](const Manifest& m) { return m.module == module; });
+  if (!launcher || manifest == manifests.end() || manifest->serves.empty()) return "";
+  return fmt::format("it serves {} in elastic jobs alone, and is not loaded where {} is set",
+                     manifest->serves, launcher->variable);
+}
+
 /// Opens backends one by one, and puts them together.
 class Selection {
  public:
@@ -94,6 +104,8 @@ class Selection {
     const std::string reason = fmt::format("option backend is {}", text);
     std::vector<std::pair<std::string, std::shared_ptr<backend::Module>>> modules;
     for (const std::string& name : parse_backends(text)) {
+      if (const std::string why = barred(name, manifests_, launcher_); !why.empty())
+        return {HVD_UNAVAILABLE, fmt::format("no backend '{}' can be had: {}", name, why)};
       auto& [_, module] = modules.emplace_back(name, nullptr);
       if (Status status = backend::find_module(options_, module_of(name), &module); !status.ok()) {
         return {HVD_UNAVAILABLE, fmt::format("no backend '{}' can be had. Tried {}", name, status.message)};
@@ -297,13 +309,8 @@ std::optional<Launcher> find_launcher(const Options& options) {
 std::vector<backend::Report> survey(const Options& options) {
   const std::vector<Manifest> manifests = read_manifests(options);
   const std::optional<Launcher> launcher = find_launcher(options, manifests);
-  return backend::survey(options, [&](const std::string& module) -> std::string {
-    const auto manifest = std::find_if(manifests.begin(), manifests.end(),
-                                       [&](const Manifest& m) { return m.module == module; });
-    if (!launcher || manifest == manifests.end() || manifest->serves.empty()) return "";
-    return fmt::format("it serves {} in elastic jobs alone, and is not loaded where {} is set",
-                       manifest->serves, launcher->variable);
-  });
+  return backend::survey(options,
+                         [&](const std::string& module) { return barred(module, manifests, launcher); });
 }
 
 std::vector<std::string> parse_backends(const std::string& text) {

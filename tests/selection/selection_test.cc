@@ -245,6 +245,21 @@ TEST_F(Launched, TheSurveyLoadsNoModuleThatServesAnothersName) {
   EXPECT_NE(dlopen(file.c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr);
 }
 
+TEST_F(Launched, NorIsItLoadedByItsOwnName) {
+  put("alpha", "tiny");
+  put("alpha_elastic", "mpi_double");
+  environment = {{"ALPHA_SIZE", "2"}};
+  const Status status = select("alpha_elastic");
+  EXPECT_EQ(status.code, HVD_UNAVAILABLE);
+  EXPECT_TRUE(has(status.message,
+                  "no backend 'alpha_elastic' can be had: it serves alpha in elastic jobs alone, "
+                  "and is not loaded where ALPHA_SIZE is set"))
+      << status.message;
+  EXPECT_EQ(dlopen((directory / "libhvd_alpha_elastic.so").c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr);
+  environment.clear();
+  EXPECT_TRUE(select("alpha_elastic").ok());
+}
+
 TEST_F(Launched, WithoutALauncherAnotherModuleServesTheName) {
   put("alpha", "tiny");
   put("alpha_elastic", "mpi_double");
