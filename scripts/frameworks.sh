@@ -5,6 +5,8 @@
 # newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
 # HVD_PYTORCH_SOURCE: a checkout of PyTorch, files of whose own tests run besides.
 # `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
+# `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests, of PyPI's Horovod 0.28.1, and fails if one
+# of those in bindings/python/tests/horovod_own.json does not pass.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")
@@ -17,13 +19,32 @@ if [ "${frameworks[*]}" = burn ]; then
   cd bindings/rust/burn
   exec cargo test --locked
 fi
+if [ "${frameworks[*]}" = horovod ]; then
+  release=$PWD/build/release environment=$PWD/build/frameworks-horovod tests=$PWD/bindings/python/tests
+  [ -x "$release/bin/hvdrun" ] || { echo "$0: build the release preset first" >&2; exit 1; }
+  [ -x "$environment/bin/python" ] || "${HVD_PYTHON:-python3}" -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check numpy pytest torch tensorflow-cpu tf_keras \
+    mock cloudpickle packaging parameterized psutil
+  if [ ! -d "$environment/horovod-0.28.1" ]; then  # its tests alone are used: nothing of it is built
+    "$environment/bin/pip" download --quiet --no-deps --no-binary :all: --dest "$environment" horovod==0.28.1
+    tar xzf "$environment/horovod-0.28.1.tar.gz" -C "$environment"
+  fi
+  export HVD_LIBRARY=$release/lib HVD_PLUGIN_PATH=$release/lib/hvd/1 TF_USE_LEGACY_KERAS=1
+  while read -r file ranks; do
+    "$environment/bin/python" -B "$tests/horovod_own.py" "$environment/horovod-0.28.1" "$file" -np "$ranks" \
+      --recorded "$tests/horovod_own.json" </dev/null
+  done < <(python3 -c 'import json, sys
+for file, by_ranks in json.load(open(sys.argv[1])).items():
+    for ranks in by_ranks: print(file, ranks)' "$tests/horovod_own.json")
+  exit
+fi
 environment=build/frameworks pinned=()
 if [ $# -eq 1 ] && [[ $1 == torch==* ]]; then environment+=-torch-${1#*==} frameworks=(torch) pinned=("$1" 'numpy<2.3'); fi
 for framework in "${frameworks[@]}"; do
   case $framework in
     jax | lightgbm | lightning | ray | spark | tensorflow | torch) ;;
     *) echo "$0: '$framework': expected jax, lightgbm, lightning, ray, spark, tensorflow, torch," \
-            "or alone burn or torch==VERSION" >&2; exit 2 ;;
+            "or alone burn, horovod or torch==VERSION" >&2; exit 2 ;;
   esac
 done
 [ -d build/release ] || { echo "$0: build the release preset first" >&2; exit 1; }

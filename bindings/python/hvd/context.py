@@ -176,6 +176,12 @@ class Context(Collectives):
         process_set.remove()
         return True
 
+    def _process_set(self, number: int) -> ProcessSet:
+        for process_set in self._process_sets:
+            if process_set.process_set_id == number:
+                return process_set
+        raise InvalidError(f"process_set_id={number}: expected 0 (all ranks) or the number of a process set")
+
     def _share_process_set(self, process_set: ProcessSet) -> None:
         """For init() again: a set like one that is there is that one."""
         for mine in self._process_sets:

@@ -1,11 +1,14 @@
 """Horovod's own tests against packages hvd and horovod: horovod_own.py CHECKOUT FILE [-np N] [-k PATTERN]
-[--json FILE]
+[--json FILE] [--recorded FILE]
 
 The tests of CHECKOUT/FILE (test/parallel/test_torch.py) run in jobs of N processes that hvdrun starts, by
 pytest. The framework is imported once: a server forks the workers. Several tests share a job; one that fails
 ends the job, runs again in a job of its own, and the rest goes on in a new one. A test passes if it does on
 every rank, and is skipped if it skips itself on every rank. Nothing in Horovod's files is changed; of its
-inner modules horovod.runner.util.threads is given.
+inner modules horovod.runner.util.threads and horovod.runner.common.util.env are given.
+
+--recorded: {file: {ranks: names}} of the tests that passed before. The exit status is 1 if one of them does
+not pass.
 """
 
 import argparse
@@ -41,7 +44,7 @@ sys.exit(int.from_bytes(answer, "little") if answer else 1)
 
 
 def inner_modules():
-    """The one inner module of Horovod's that the helpers of its tests import."""
+    """The inner modules of Horovod's that its tests and their helpers import."""
     threads = types.ModuleType("horovod.runner.util.threads")
 
     def in_thread(target, args=(), name=None, daemon=True, silent=False):
@@ -52,6 +55,12 @@ def inner_modules():
     threads.in_thread = in_thread
     sys.modules["horovod.runner.util"] = types.ModuleType("horovod.runner.util")
     sys.modules[threads.__name__] = threads
+
+    env = types.ModuleType("horovod.runner.common.util.env")
+    env.get_env_rank_and_size = lambda: (int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"]))
+    sys.modules["horovod.runner.common"] = types.ModuleType("horovod.runner.common")
+    sys.modules["horovod.runner.common.util"] = types.ModuleType("horovod.runner.common.util")
+    sys.modules[env.__name__] = env
 
 
 def work(tests, results):
@@ -74,6 +83,7 @@ def work(tests, results):
     import hvd
 
     hvd.init()  # HOROVOD_RANK is there, as Horovod's launcher has it
+    hvd.shutdown(keep_place=True)  # and tests begin with an init() of their own
     return int(
         pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-s", *tests], plugins=[Note()]) not in (0, 5))
 
@@ -202,6 +212,7 @@ def main():
     parser.add_argument("-k", default="", help="a regular expression that a test's name has")
     parser.add_argument("--together", type=int, default=1000, help="how many tests share a job at most")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--recorded", type=Path)
     parser.add_argument("--timeout", type=float, default=900)
     parser.add_argument("--hvdrun", default=str(ROOT / "build" / "release" / "bin" / "hvdrun"))
     given = parser.parse_args()
@@ -242,6 +253,11 @@ def main():
           dict(collections.Counter(entry["outcome"] for entry in found.values())))
     if given.json:
         given.json.write_text(json.dumps(found, indent=1))
+    if given.recorded:
+        names_before = json.loads(given.recorded.read_text())[given.file][str(given.np)]
+        lost = [name for name in names_before if found.get(name, {}).get("outcome") != "passed"]
+        if lost:
+            raise SystemExit(f"{given.file}: passed before: {', '.join(lost)}")
 
 
 if __name__ == "__main__":

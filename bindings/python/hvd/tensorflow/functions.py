@@ -21,8 +21,9 @@ def value_of(variable: Any) -> Any:
 
 
 def name_of(variable: Any) -> str:
-    """What tells a variable apart in a model: Keras' path, or TensorFlow's name."""
-    return getattr(variable, "path", None) or variable.name
+    """What tells a variable apart in a model: Keras' path, or TensorFlow's name. A tensor that a tape watches
+    has none in eager mode."""
+    return getattr(variable, "path", None) or getattr(variable, "name", None) or "tensor"
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: Any = global_process_set,

@@ -30,7 +30,9 @@ def _operation(average: bool | None, op: Reduction | None) -> Reduction:
 
 
 def _members(process_set: Any) -> tuple[int, int]:
-    """This worker's rank in the set, and the set's size, now."""
+    """This worker's rank in the set, or that of this number, and the set's size, now."""
+    if isinstance(process_set, int) and process_set != 0:
+        process_set = plain.context()._process_set(process_set)
     if isinstance(process_set, ProcessSet):
         info = process_set.info()
         return info.rank, info.size
@@ -309,9 +311,10 @@ def _number(read: Any, name: str | None) -> tf.Tensor:
     return result
 
 
-def size_op(process_set: Any = global_process_set, name: str | None = None) -> tf.Tensor:
-    """The number of ranks when the graph runs, which elastic training changes."""
-    return _number(lambda: _members(process_set)[1], name)
+def size_op(process_set_id: Any = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks when the graph runs, which elastic training changes; of a process set, or of that
+    with this number."""
+    return _number(lambda: _members(process_set_id)[1], name)
 
 
 def rank_op(process_set: Any = global_process_set, name: str | None = None) -> tf.Tensor:
@@ -327,6 +330,6 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
     return _number(plain.local_rank, name)
 
 
-def process_set_included_op(process_set: Any = global_process_set, name: str | None = None) -> tf.Tensor:
-    """1 if this worker is a member when the graph runs, else 0."""
-    return _number(lambda: int(_members(process_set)[0] >= 0), name)
+def process_set_included_op(process_set_id: Any = 0, name: str | None = None) -> tf.Tensor:
+    """1 if this worker is a member when the graph runs, else 0. A process set, or its number."""
+    return _number(lambda: int(_members(process_set_id)[0] >= 0), name)
