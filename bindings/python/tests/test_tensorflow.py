@@ -224,6 +224,7 @@ def test_tensors_and_arrays_share_memory(python):
 
 
 @needs_tensorflow
+@pytest.mark.skipif(not has("torch") and not has("jax"), reason="Keras has no other backend here")
 def test_keras_needs_no_tensorflow_for_its_compression(python):
     python("""
         import sys
