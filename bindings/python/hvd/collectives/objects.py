@@ -62,7 +62,7 @@ class Objects(Rows):
 
     def allgather_object(self, thing: Any, name: str | None = None, codec: CodecLike | None = None, *,
                          process_set: Any = None, timeout: float | None = None) -> list[Any]:
-        """Every rank's object, in rank order."""
+        """Every rank's object, in rank order. A rank that has joined has none in the list."""
         translator = codec_of(codec)
         mine, problem = _packed(translator, thing, self.rank())
         lengths = (ctypes.c_int64 * 1)(len(mine))
