@@ -18,7 +18,7 @@ launch::Life Server::life(uint64_t worker) const {
   return fresh ? found->second->life : launch::Life::kUnknown;
 }
 
-/// Whether that is the life of the worker's present connection, who has the connection knows.
+/// The owner of the worker's connection knows whether that is its present life.
 void Server::died(const ConnectionPtr& connection, const wire::AgentDiedT& said) {
   const auto ignore = [&](hvd_log_level level, const char* why) {
     if (!notes_.pass(now())) return;

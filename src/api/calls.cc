@@ -37,7 +37,7 @@ void take_object(const TensorArray& inputs, Call* call) {
 }
 
 void take_outputs(const Asked& asked, const TensorArray& outputs, Call* call) {
-  // Who has no input of its own says by its output what comes.
+  // A rank without an input tells by its output what comes.
   if (asked.row.makes_output() && asked.form.inputs != Given::kAtRoot)
     return read_outputs(outputs, &call->outputs, &call->submission.outputs);
   call->outputs = read_tensors(outputs);

@@ -35,7 +35,7 @@ class Launcher {
     std::function<void(uint64_t worker, int32_t exit_status)> exited;
     /// Nothing is left of it: once for each that was started.
     std::function<void(uint64_t worker)> gone;
-    /// Whoever watches the life that it has claimed says that this has ended: `exited` follows.
+    /// The life that it has claimed has ended, says the one that watches it: `exited` follows.
     std::function<void(uint64_t worker, const Digest& life_token)> died;
   };
 

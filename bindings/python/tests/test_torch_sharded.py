@@ -26,7 +26,8 @@ def whole():
     return ends[0]["bits"]
 
 
-@pytest.mark.parametrize("backend, kind", [("hvd", "rows"), ("gloo", "columns"), ("hvd", "hides"), ("gloo", "lost")])
+@pytest.mark.parametrize("backend, kind", [("hvd", "rows"), ("gloo", "columns"), ("hvd", "hides"),
+                                           ("gloo", "lost")])
 def test_a_worker_is_killed_and_another_joins(backend, kind, tmp_path):
     """The commit comes back, from copies or (`lost`) from the program's checkpoint.
 

@@ -69,7 +69,7 @@ constexpr Form kForms[] = {{.collective = HVD_COLLECTIVE_ALLTOALL,
 
 namespace alltoall {
 
-/// Whoever has nothing to send has no rows.
+/// A rank with nothing to send has no rows.
 Status validate_on_host(const Validation& v) {
   if (is_device(v.submission().inputs[0])) {
     return v.unsupported(fmt::format("has {} in host memory alone", kind_name(v.submission().kind)));

@@ -10,7 +10,7 @@ namespace hvd::collective {
 
 namespace {
 
-/// Who sends has an input, and names the receiver as root; who receives has an output, and names the sender.
+/// The sender has an input and names the receiver as root; the receiver has an output and names the sender.
 /// A pair of ranks is a set of its own, by direction, so that the others need not call and any name serves.
 void pair_up(Submission* s, int32_t rank, int32_t size) {
   const bool sends = !s->inputs.empty();

@@ -50,7 +50,8 @@ func newTraining(state *hvd.State) (*training, error) {
 	var noM, noV error
 	t.m, noM = hvd.AddShard[float32](state, "adam.m", size, 1)
 	t.v, noV = hvd.AddShard[float32](state, "adam.v", size, 1)
-	return t, errors.Join(noM, noV, state.AddTensor("weights", hvd.Of(t.weights)), hvd.AddValue(state, "step", &t.step))
+	noWeights, noStep := state.AddTensor("weights", hvd.Of(t.weights)), hvd.AddValue(state, "step", &t.step)
+	return t, errors.Join(noM, noV, noWeights, noStep)
 }
 
 func run(ctx context.Context) error {

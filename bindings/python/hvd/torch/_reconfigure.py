@@ -83,7 +83,8 @@ class ReconfigurableProcessGroup(HvdProcessGroup):
             raise InvalidError(f"_reconfigure: uuid {opts.uuid} was already used: expected another each time")
         if handles.count(self.get_reconfigure_handle()) != 1 or len({*handles}) != len(handles):
             raise InvalidError(
-                f"_reconfigure: {len(handles)} handles: expected this process's own once among them, and none twice")
+                f"_reconfigure: {len(handles)} handles: expected this process's own once among them, and none "
+                "twice")
         addresses = [_address_of(handle) for handle in handles]
         given = getattr(opts, "timeout", None)
         timeout = timedelta(seconds=self._timeout)
