@@ -17,8 +17,8 @@ MESSAGES = "control_generated.h"
 # As a word, or a part of one: ompi-server, MPI_Init, libhvd_mpich.
 MPI = re.compile(r"(?<![a-z])((open-?|o)?mpi(ch|run|exec)?|pmix|orted)(?![a-z])", re.I)
 FREE_OF_MPI = [
-    "CMakeLists.txt", "src/CMakeLists.txt", "cmake/*", "src/driver/*", "src/selection/*", "src/launch/*",
-    "src/membership/*"
+    "CMakeLists.txt", "src/CMakeLists.txt", "cmake/*", "src/agent/*", "src/driver/*", "src/selection/*",
+    "src/launch/*", "src/membership/*"
 ]
 
 
