@@ -105,11 +105,10 @@ void Agent::Impl::perform(WatchProcess& action) {
   if (same) return;
   if (std::exchange(worker.watched, false)) lives.forget(action.worker);
   if (claim.life < 0) return;
-  worker.watched = lives.watch(
-      action.worker, claim.process, claim.life, claim.life_token,
-      [this, told = guarded([this, id = action.worker, token = claim.life_token] {
-         do_all(core.died(id, token));
-       })] { loop.post(told); });
+  worker.watched = lives.watch(action.worker, claim.process, claim.life, claim.life_token,
+                               [this, told = guarded([this, id = action.worker, token = claim.life_token] {
+                                        do_all(core.died(id, token));
+                                      })] { loop.post(told); });
   if (!worker.watched) logger->debug("worker {}: its exit alone tells of its end", action.worker);
 }
 

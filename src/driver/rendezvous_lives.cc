@@ -17,13 +17,13 @@ constexpr Duration kLastFrames = std::chrono::milliseconds(50);
 void RendezvousServer::watch_life(const ConnectionPtr& connection) {
   launch::ProcessClaim& claim = connection->process;
   if (claim.life < 0) return;
-  const bool watched = lives_.watch(
-      connection->worker, claim.process, claim.life, claim.life_token,
-      [this, weak = std::weak_ptr<Connection>(connection)] {
-        loop_.post([this, weak] {
-          if (const ConnectionPtr dead = weak.lock()) died(dead, "connection closed", 0, now() + kLastFrames);
-        });
-      });
+  const bool watched = lives_.watch(connection->worker, claim.process, claim.life, claim.life_token,
+                                    [this, weak = std::weak_ptr<Connection>(connection)] {
+                                      loop_.post([this, weak] {
+                                        if (const ConnectionPtr dead = weak.lock())
+                                          died(dead, "connection closed", 0, now() + kLastFrames);
+                                      });
+                                    });
   if (watched) {
     claim.life = -1;
   } else {
@@ -38,8 +38,8 @@ void RendezvousServer::life_ended(uint64_t worker, const Digest& token, const st
   const ConnectionPtr connection = found->second;
   if (connection->process.life < 0 || connection->process.life_token != token) {
     return note(*connection, HVD_LOG_DEBUG,
-                fmt::format("{} says that worker {} has died, by a life that is not its own: ignored", witness,
-                            worker));
+                fmt::format("{} says that worker {} has died, by a life that is not its own: ignored",
+                            witness, worker));
   }
   died(connection, fmt::format("its process has died, says {}", witness), 0, now() + kLastFrames);
 }

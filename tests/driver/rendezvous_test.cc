@@ -228,10 +228,11 @@ TEST(Lives, AnothersWordEndsTheConnectionOfThatLifeAlone) {
   test::on_loop(loop, [&] {
     server = std::make_unique<RendezvousServer>(loop, std::move(config), log.logger(), std::move(events));
   });
-  ScriptedWorker worker(theirs,
-                        {1, "a", 0,
-                         {"HVD_DRIVER=127.0.0.1:" + std::to_string(server->port()), "HVD_JOB=job",
-                          "HVD_SECRET=" + wire::key_text(kSecret, wire::worker_identity(1))}});
+  ScriptedWorker worker(theirs, {1,
+                                 "a",
+                                 0,
+                                 {"HVD_DRIVER=127.0.0.1:" + std::to_string(server->port()), "HVD_JOB=job",
+                                  "HVD_SECRET=" + wire::key_text(kSecret, wire::worker_identity(1))}});
   ASSERT_TRUE(worker.connect().ok());
   wire::HelloT hello;
   hello.protocol = wire::kProtocol;

@@ -127,8 +127,8 @@ void fuzz_fleet(Decisions& d) {
       }
       case 1: take(fleet.stop(d.upto(8), seconds(d.upto(10)), now)); break;
       case 2: {
-        const launch::ProcessClaim claim{static_cast<int64_t>(d.number()), static_cast<int32_t>(d.number()),
-                                         {d.number(), d.number()}};
+        const launch::ProcessClaim claim{
+            static_cast<int64_t>(d.number()), static_cast<int32_t>(d.number()), {d.number(), d.number()}};
         take(fleet.watch(d.upto(8), claim));
         break;
       }
