@@ -3,10 +3,10 @@
 # [ctest's arguments]
 #   quick   pure tests and tests in one process: two minutes after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
-#   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format, 10 seconds of
-#           each fuzzer and 3 minutes of chaos. What CI runs.
-#   extended  full, then sanitizers, the crates that build the library, on bare Debian systems the wheel and
-#             the pages' lines, and aarch64 in an emulator
+#   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format and 3 minutes of
+#           chaos. What CI runs.
+#   extended  full, then sanitizers, fuzzers, the crates that build the library, on bare Debian systems the
+#             wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
 # for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores).
 set -euo pipefail
@@ -49,11 +49,11 @@ ctest --preset release -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
 [ "$lane" = full ] || exit 0
 
 scripts/lint.sh --format
-# These compile the core one file at a time, the release a room at a time: each file has its own includes.
-scripts/fuzz.sh --seconds 10 --seed 1
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
 [ -n "$extended" ] || exit 0
+# These compile the core one file at a time, the release a room at a time: each file has its own includes.
 scripts/sanitize.sh --short
+scripts/fuzz.sh --seconds 15
 # The shipped library is smaller than the tested one.
 cmake --preset package
 cmake --build --preset package --target hvd
