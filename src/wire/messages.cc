@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 
 #include "base/status.h"
@@ -99,6 +100,23 @@ bool weighs_no_more_than(size_t limit, const Envelope& envelope) {
   return weight.fits();
 }
 
+/// The verifier looks at the alignment of a vector's length alone; these have elements of eight bytes.
+bool has_aligned_vectors(const Envelope& envelope) {
+  const auto aligned = [](const auto* vector) {
+    return vector == nullptr || reinterpret_cast<uintptr_t>(vector->Data()) % alignof(uint64_t) == 0;
+  };
+  if (const AgentHello* hello = envelope.body_as_AgentHello()) return aligned(hello->workers());
+  if (const AgentHeartbeat* heartbeat = envelope.body_as_AgentHeartbeat())
+    return aligned(heartbeat->running()) && aligned(heartbeat->stopped());
+  if (const Assignment* assignment = envelope.body_as_Assignment())
+    return assignment->roster() == nullptr || aligned(assignment->roster()->workers());
+  if (const FeedCommit* commit = envelope.body_as_FeedCommit();
+      commit != nullptr && commit->items() != nullptr)
+    return std::all_of(commit->items()->begin(), commit->items()->end(),
+                       [&](const FeedItem* item) { return aligned(item->digests()); });
+  return true;
+}
+
 bool is_known(Body body) { return body > Body::NONE && body <= Body::MAX; }
 
 EnvelopeT decode_aligned(const uint8_t* data, size_t size) {
@@ -112,6 +130,9 @@ EnvelopeT decode_aligned(const uint8_t* data, size_t size) {
   if (!is_known(envelope->body_type()))
     throw invalid(fmt::format("body of unknown type {}, expected 1 to {}",
                               static_cast<int>(envelope->body_type()), static_cast<int>(Body::MAX)));
+  if (!has_aligned_vectors(*envelope))
+    throw invalid(fmt::format("{} with a vector of 64-bit numbers that is not aligned",
+                              EnumNameBody(envelope->body_type())));
   if (!weighs_no_more_than(size, *envelope))
     throw invalid(fmt::format("{} that unpacks to more than the {} bytes received",
                               EnumNameBody(envelope->body_type()), size));

@@ -213,6 +213,22 @@ TEST(Messages, BytesOfAnyAlignmentAreRead) {
   }
 }
 
+// FlatBuffers' verifier looks at the length of a vector alone, which is four bytes before its numbers.
+TEST(Messages, NumbersOfEightBytesThatAreNotAlignedAreRefused) {
+  alignas(8) const uint8_t heartbeat[] = {
+      24,  0,   0,   0,   72,  86,  68,  67,  16,  0,   46,  0,   8,   0,   16,  0,   24,  0,   32,  0,   7,
+      0,   12,  0,   16,  0,   0,   0,   0,   0,   0,   30,  72,  0,   0,   0,   44,  0,   0,   0,   5,   0,
+      0,   0,   0,   0,   0,   0,   7,   0,   0,   0,   0,   132, 0,   0,   0,   0,   0,   0,   0,   0,   0,
+      0,   0,   0,   0,   4,   0,   0,   10,  0,   132, 0,   64,  0,   0,   0,   4,   0,   10,  0,   0,   0,
+      4,   0,   0,   0,   1,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   1,   0,   0,   0,   1,
+      0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   255, 255, 34,
+      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+      255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1,   0,   0,   0,   0,   0,   0,   0,   0,
+      0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0,   0};
+  EXPECT_TRUE(
+      contains(refusal(heartbeat), "AgentHeartbeat with a vector of 64-bit numbers that is not aligned"));
+}
+
 TEST(Messages, MessageWithoutBodyIsNotSent) { EXPECT_THROW(encode(EnvelopeT{}), Error); }
 
 TEST(Messages, ForeignBytesAreRefused) {
