@@ -2,16 +2,19 @@
 // what follows from it for that worker alone.
 #include "elastic/feed_server.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <memory>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "elastic/feed_messages.h"
@@ -32,22 +35,23 @@ std::string draw_key() {
   return key;
 }
 
-bool is_own(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-/// Addresses of this machine that others may reach.
-std::vector<std::string> addresses() {
-  std::vector<std::string> found;
+/// The first address, IPv4 if there is one, of an interface that is up. Throws Error(HVD_UNAVAILABLE).
+std::string address_of(const std::string& interface) {
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0) continue;
-    char text[INET_ADDRSTRLEN] = "";
-    const auto* const address = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
-    if (inet_ntop(AF_INET, &address->sin_addr, text, sizeof(text)) == nullptr) continue;
-    if (!is_own(text)) found.emplace_back(text);
+  if (getifaddrs(&list) != 0) list = nullptr;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family || i->ifa_name != interface) continue;
+      char text[NI_MAXHOST] = "";
+      const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      const int failed = getnameinfo(i->ifa_addr, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+      const bool link_local = std::string_view(text).find('%') != std::string_view::npos;
+      if (failed == 0 && !link_local && (i->ifa_flags & IFF_UP) != 0) return text;
+    }
   }
-  freeifaddrs(list);
-  return found;
+  throw Error(HVD_UNAVAILABLE,
+              fmt::format("option interface is '{}', which has no address here, or is down", interface));
 }
 
 std::string endpoint_of(const std::string& address, uint16_t port) {
@@ -57,10 +61,10 @@ std::string endpoint_of(const std::string& address, uint16_t port) {
 
 }  // namespace
 
-FeedServer::FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& local_address,
+FeedServer::FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& address,
                        LoggerPtr logger, Offered offered, const FeedLimits& limits)
     : source_(std::move(source)), logger_(std::move(logger)), limits_(limits), loop_("hvd-feed") {
-  loop_.post([this, local_address, offered = std::move(offered)] { listen(local_address, offered); });
+  loop_.post([this, address, offered = std::move(offered)] { listen(address, offered); });
 }
 
 FeedServer::~FeedServer() {
@@ -69,25 +73,21 @@ FeedServer::~FeedServer() {
   for (const Fed& fed : fed_) fed.channel->close(Duration(0));
 }
 
-void FeedServer::listen(const std::string& local_address, const Offered& offered) {
+void FeedServer::listen(const std::string& address, const Offered& offered) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   timer_ = std::make_unique<Loop::Timer>(loop_);
   idle_timer_ = std::make_unique<Loop::Timer>(loop_);
-  const bool own = is_own(local_address);
   const std::string key = draw_key();
   wire::ChannelLimits limits;
   limits.max_queued = kMostQueued;
   try {
-    listener_ = std::make_unique<wire::Listener>(loop_, own ? "0.0.0.0:0" : endpoint_of(local_address, 0),
-                                                 key, limits, logger_,
+    const bool is_address =
+        std::isdigit(static_cast<unsigned char>(address[0])) != 0 || address.find(':') != std::string::npos;
+    const std::string place = is_address ? address : address_of(address);
+    listener_ = std::make_unique<wire::Listener>(loop_, endpoint_of(place, 0), key, limits, logger_,
                                                  [this](const ChannelPtr& channel) { accepted(channel); });
-  } catch (const Error& error) { return offered("", "", error.what()); }
-  std::string endpoint;
-  if (own) {
-    for (const std::string& address : addresses()) endpoint += endpoint_of(address, listener_->port()) + ",";
-  }
-  // Its own address last: on another machine that is another one.
-  offered(endpoint + endpoint_of(own ? "127.0.0.1" : local_address, listener_->port()), key, "");
+    offered(endpoint_of(place, listener_->port()), key, "");
+  } catch (const Error& error) { offered("", "", error.what()); }
 }
 
 void FeedServer::note(hvd_log_level level, const std::string& text) {

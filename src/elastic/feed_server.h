@@ -29,9 +29,9 @@ class FeedServer {
   using Offered =
       std::function<void(const std::string& endpoint, const std::string& key, const std::string& reason)>;
 
-  /// Listens on `local_address`, which is on the route to the driver; if that is the machine's own, on all of
-  /// its addresses. `offered` is called once, unless it ends before.
-  FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& local_address, LoggerPtr logger,
+  /// Listens on one address, as the backends' links do: `address`, or that of the interface of this name.
+  /// `offered` is called once, unless it ends before.
+  FeedServer(std::shared_ptr<state::FeedSource> source, const std::string& address, LoggerPtr logger,
              Offered offered, const FeedLimits& limits = {});
   FeedServer(const FeedServer&) = delete;
   FeedServer& operator=(const FeedServer&) = delete;
@@ -44,7 +44,7 @@ class FeedServer {
     Time heard;                    // when it said something last
     std::optional<uint64_t> asks;  // for another commit than this, which it waits for
   };
-  void listen(const std::string& local_address, const Offered& offered);
+  void listen(const std::string& address, const Offered& offered);
   void accepted(const ChannelPtr& channel);
   void received(const wire::Channel* channel, std::span<const uint8_t> frame);
   void dropped(const wire::Channel* channel);

@@ -113,17 +113,17 @@ Status compare(Worker& worker, ElasticState& elastic) {
   if (Status status = elastic.state.find_diverged(*engine, place.rank, timeout, &found); !status.ok())
     return status;
   if (found.empty()) return {};
-  std::set<int32_t> odd;
+  std::set<int32_t> odd;  // in what all have alike
   bool majority = true;
   for (const state::Diverged& diverged : found) {
     tell_diverged(worker, place, diverged);
-    odd.insert(diverged.ranks.begin(), diverged.ranks.end());
+    if (!diverged.kept) odd.insert(diverged.ranks.begin(), diverged.ranks.end());
     majority = majority && diverged.majority;
   }
   using enum state::Settings::OnDivergence;
   if (settings.on_divergence == kReport) return {};
   Status stop(HVD_MISMATCH, found.front().text);
-  stop.rank = *odd.begin();
+  stop.rank = found.front().ranks.front();
   if (settings.on_divergence == kStop || !majority || odd.size() == static_cast<size_t>(place.size))
     return stop;
   // Live values are those of this commit on every rank: a sync corrects both.
@@ -132,6 +132,7 @@ Status compare(Worker& worker, ElasticState& elastic) {
   std::vector<state::Summary> known(static_cast<size_t>(place.size), {true, revision, {}});
   for (const int32_t rank : odd) known[static_cast<size_t>(rank)].has_state = false;
   if (odd.contains(place.rank)) elastic.state.disown();
+  elastic.state.mend();
   state::SyncResult result;
   return elastic.state.sync(*engine, place.rank, place.size, {std::move(known), false}, timeout, &result);
 }

@@ -60,6 +60,7 @@ Worker::Worker(const Options& options)
       deterministic_(options.boolean("deterministic")),
       join_counts_(options.boolean("join_counts")),
       reads_others_(options.string("local") != "off"),
+      interface_(options.string("interface")),
       divergence_every_(options.text("divergence_every")),
       on_divergence_(options.string("on_divergence")),
       notifications_(options.logger),

@@ -162,6 +162,7 @@ class Worker {
   const Duration connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
   const bool deterministic_, join_counts_, reads_others_;
+  const std::string interface_;                         // option; may be empty
   const std::string divergence_every_, on_divergence_;  // the same on all workers
   NotificationManager notifications_;
   RecoveryLog recoveries_;

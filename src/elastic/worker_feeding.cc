@@ -26,7 +26,8 @@ void Worker::on_feed_wanted(uint64_t generation) {
   };
   try {
     feed_server_.reset();
-    feed_server_ = std::make_unique<FeedServer>(feed_source_, to->local_address(), session_log_, offered);
+    feed_server_ = std::make_unique<FeedServer>(
+        feed_source_, interface_.empty() ? to->local_address() : interface_, session_log_, offered);
   } catch (const std::exception& error) { to->report_feed_offer(generation, "", "", error.what()); }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <new>
 
 #include "state/flight.h"
 #include "state/impl.h"
@@ -64,6 +65,38 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
                                   std::vector<Diverged>* ret_diverged) {
   if (Status status = not_in_callback("commit"); !status.ok()) return status;
   const Time deadline = now() + timeout;
+  try {
+    Status status = compare_variables(engine, rank, deadline, ret_diverged);
+    if (status.ok() && !shards.empty()) status = compare_shards(deadline, ret_diverged);
+    if (!status.ok() || ret_diverged->empty()) return status;
+  } catch (const std::bad_alloc&) { return starved(engine, rank, "a comparison of commits"); }
+  // Who stops leaves, and to a slower rank that would look like a loss: all know the verdict before anybody
+  // acts on it. Whatever becomes of this, this rank knows it.
+  const uint8_t known = 1;
+  std::vector<uint8_t> all;
+  static_cast<void>(gather(engine, deadline, "hvd.divergence.known", &known, sizeof(known), &all));
+  return {};
+}
+
+Status State::Impl::compare_shards(Time deadline, std::vector<Diverged>* ret_diverged) {
+  Generation generation;
+  if (Status status = generation_source(&generation); !status.ok()) return status;
+  std::vector<Shards::Rot> found;
+  if (Status status = shards.find_rot(generation, deadline, &found); !status.ok()) return status;
+  for (const auto& [holder, what] : found) {
+    Diverged diverged;
+    diverged.ranks = {holder};
+    diverged.majority = true;
+    diverged.kept = true;
+    diverged.text =
+        fmt::format("state diverged at revision {}: {} is not what was committed", revision(), what);
+    ret_diverged->push_back(std::move(diverged));
+  }
+  return {};
+}
+
+Status State::Impl::compare_variables(collective::Engine& engine, int32_t rank, Time deadline,
+                                      std::vector<Diverged>* ret_diverged) {
   Head mine{static_cast<uint64_t>(rank), 0, variables.size(), {}};
   {
     const std::lock_guard lock(mutex);
@@ -119,10 +152,6 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
                        : std::string("one to another, and no majority says which is right"));
     ret_diverged->push_back(std::move(diverged));
   }
-  // Who stops leaves, and to a slower rank that would look like a loss: all know the verdict before anybody
-  // acts on it. Whatever becomes of this, this rank knows it.
-  const uint8_t known = 1;
-  static_cast<void>(gather(engine, deadline, "hvd.divergence.known", &known, sizeof(known), &all));
   return {};
 }
 

@@ -118,6 +118,9 @@ struct State::Impl {
   // divergence.cc
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
                        std::vector<Diverged>* ret_diverged);
+  Status compare_variables(collective::Engine& engine, int32_t rank, Time deadline,
+                           std::vector<Diverged>* ret_diverged);
+  Status compare_shards(Time deadline, std::vector<Diverged>* ret_diverged);
   void disown();
 
   // overlap.cc

@@ -165,7 +165,25 @@ class Shards {
   /// No range is known any more.
   void forget();
 
+  // ---- Divergence (shard_rot.cc) ----
+  struct Rot {
+    int32_t rank = 0;
+    std::string what;  // "what rank 2 now has of elements 0 to 9 of state key 'm'"
+  };
+  /// Collective, after a commit. What ranks keep of it, and is not as it was committed: the same on all.
+  Status find_rot(const Generation& generation, Time deadline, std::vector<Rot>* ret_rot);
+  /// Of what find_rot has found on this rank: its own ranges are copied again, if live values are still those
+  /// of the commit. The rest is gone, and a sync has to follow, which makes it again.
+  void mend_rot();
+
  private:
+  struct Rotten {
+    int32_t owner = 0;
+    uint32_t key = 0;
+    std::optional<size_t> block;  // of parity: of sealed_
+  };
+  std::vector<Rotten> read_again(const ShardLayout& layout) const;
+
   struct Set {
     uint64_t revision = 0;
     bool whole = false;
@@ -293,6 +311,7 @@ class Shards {
   Set sealed_, next_;
   std::vector<ParcelPtr> spare_;
   std::vector<std::pair<ShardRange, std::string>> corrupt_;  // what was found so since the last commit
+  std::vector<Rotten> rotten_;                               // by find_rot, until mend_rot
 };
 
 }  // namespace hvd::state

@@ -283,6 +283,7 @@ Status State::find_diverged(collective::Engine& engine, int32_t rank, Duration t
   return impl_->find_diverged(engine, rank, timeout, ret_diverged);
 }
 void State::disown() { impl_->disown(); }
+void State::mend() { impl_->shards.mend_rot(); }
 bool State::begun() const { return impl_->begun; }
 Status State::save() {
   return impl_->recorded("commit", [&] { return impl_->copy(true); });

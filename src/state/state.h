@@ -49,7 +49,8 @@ struct Settings {
 struct Diverged {
   std::vector<int32_t> ranks;  // who differs from more than half of all; all, without such a majority
   bool majority = false;
-  std::string text;  // one sentence, the same on every rank
+  bool kept = false;  // what a rank keeps of shards is not what was committed: mend() comes before the sync
+  std::string text;   // one sentence, the same on every rank
 };
 
 /// What other ranks need to know to tell whether they agree.
@@ -173,7 +174,8 @@ class State {
 
   /// Collective over all ranks that have not joined, after a commit that has arrived: whose digests of it
   /// differ, and in what. 40 bytes a rank, and 24 a variable where they do. HVD_MISMATCH: they commit
-  /// different revisions.
+  /// different revisions. With shards each rank also reads again what it keeps of them, for itself and for
+  /// others.
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
                        std::vector<Diverged>* ret_diverged);
   /// The last commit, for those who feed others with it. Any thread; it outlives the state, and is closed
@@ -184,6 +186,9 @@ class State {
   void take_fed(FeedCache cache);
   /// In the next sync this state counts as a newcomer's: it takes the others', and is nobody's root.
   void disown();
+  /// What this rank keeps of shards, and find_diverged has found wrong, is as it was committed, or gone: then
+  /// the next sync makes it again.
+  void mend();
 
   struct Impl;
 

@@ -2,8 +2,13 @@
 #include "elastic/feed_server.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <future>
+#include <string>
 
 #include "state/feed.h"
 #include "support.h"
@@ -81,10 +86,11 @@ class Fed {
 };
 
 struct Feeding : testing::Test {
-  void serve(const FeedLimits& limits) {
+  void serve(const FeedLimits& limits, const std::string& address = "127.0.0.1") {
     server = std::make_unique<FeedServer>(
-        source, "127.0.0.1", log.logger(),
-        [this](const std::string& endpoint, const std::string& key, const std::string&) {
+        source, address, log.logger(),
+        [this](const std::string& endpoint, const std::string& key, const std::string& why) {
+          reason = why;
           offer.set_value({endpoint, key});
         },
         limits);
@@ -101,6 +107,7 @@ struct Feeding : testing::Test {
   std::shared_ptr<state::FeedSource> source = std::make_shared<state::FeedSource>(false);  // has no commit
   std::promise<std::pair<std::string, std::string>> offer;
   std::pair<std::string, std::string> offered;
+  std::string reason;
   Loop loop{"fed"};
   std::unique_ptr<FeedServer> server;
 };
@@ -125,6 +132,33 @@ TEST_F(Feeding, OneWorkerTakesNoOthersPlaces) {
   for (int i = 0; i < 10; ++i) liar.push_back(fed(3));
   for (size_t i = 0; i + limits.of_one < liar.size(); ++i) EXPECT_TRUE(liar[i]->over());
   EXPECT_TRUE(one->served() && two->served());
+}
+
+// As the links do: nobody reaches it by an address that was not meant.
+TEST_F(Feeding, ItListensOnOneAddressAlone) {
+  serve({}, "127.0.0.2");
+  EXPECT_EQ(offered.first.find("127.0.0.2:"), 0U) << offered.first;
+  EXPECT_TRUE(fed(1) != nullptr);
+  sockaddr_in elsewhere{};
+  elsewhere.sin_family = AF_INET;
+  elsewhere.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  elsewhere.sin_port = htons(static_cast<uint16_t>(std::stoi(offered.first.substr(10))));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&elsewhere), sizeof(elsewhere)), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  close(fd);
+}
+
+TEST_F(Feeding, AnInterfaceIsNamedByItsName) {
+  serve({}, "lo");
+  EXPECT_EQ(offered.first.find("127.0.0.1:"), 0U) << offered.first;
+  EXPECT_TRUE(fed(1) != nullptr);
+}
+
+TEST_F(Feeding, WhereItCantListenItSaysWhy) {
+  serve({}, "none0");
+  EXPECT_EQ(offered.first, "");
+  EXPECT_NE(reason.find("option interface is 'none0'"), std::string::npos) << reason;
 }
 
 // Whose key is another worker's is not let in.

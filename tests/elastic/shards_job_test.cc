@@ -1,9 +1,14 @@
 // Recoveries that fail with shards in the state: hvd_run returns with the last commit in the program's
 // memory.
 #include <gtest/gtest.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <utility>
 
 #include "elastic/job.h"
 #include "hvd/shards.h"
@@ -217,6 +222,87 @@ TEST(ShardsJobs, HostsChangeWhileOneHasJoined) {
   EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
   EXPECT_EQ(done, 4);
   EXPECT_EQ(gone_back, 4);
+}
+
+/// Writes into every copy of a shard that this process has, but for the live one: `words` are elements of it
+/// that lie side by side. How many there were.
+int rot(const std::vector<double>& words, const std::vector<double>& live) {
+  const size_t size = words.size() * sizeof(double);
+  std::vector<uint8_t> wanted(size);
+  for (size_t i = 0; i < size; ++i)  // so that this is none of them
+    wanted[i] = static_cast<uint8_t>(~reinterpret_cast<const uint8_t*>(words.data())[i]);
+  std::ifstream maps("/proc/self/maps");
+  int found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    char mode[5] = "";
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != 'w') continue;
+    std::vector<uint8_t> bytes(end - begin);
+    iovec to{bytes.data(), bytes.size()}, from{reinterpret_cast<void*>(begin), bytes.size()};
+    const ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+    for (ssize_t at = 0; at + static_cast<ssize_t>(size) <= got; at += sizeof(double)) {
+      const auto same = [](uint8_t a, uint8_t b) { return static_cast<uint8_t>(~a) == b; };
+      if (!std::equal(wanted.begin(), wanted.end(), bytes.begin() + at, same)) continue;
+      const uintptr_t address = begin + static_cast<uintptr_t>(at);
+      const auto first = reinterpret_cast<uintptr_t>(live.data());
+      const bool scanned = address >= reinterpret_cast<uintptr_t>(bytes.data()) &&
+                           address < reinterpret_cast<uintptr_t>(bytes.data() + bytes.size());
+      if (scanned || (address >= first && address < first + live.size() * sizeof(double))) continue;
+      double wrong = -1;
+      iovec word{&wrong, sizeof(wrong)}, there{reinterpret_cast<void*>(address), sizeof(wrong)};
+      found += process_vm_writev(getpid(), &word, 1, &there, 1, 0) == sizeof(wrong) ? 1 : 0;
+    }
+  }
+  return found;
+}
+
+/// A moment that does not change is not written again by commits: memory that fails stays wrong until it is
+/// read again.
+TEST(ShardsJobs, WhatHasChangedInTheMemoryOfACommitIsNamedAndMended) {
+  for (const std::string action : {"evict", "stop"}) {
+    std::atomic<int> copies{0}, named{0}, done{0}, stopped{0};
+    Job job("localhost:3", {{"np", "3"}, {"feed_timeout", "0"}}, [&](const WorkerSeat&, hvd_options* given) {
+      EXPECT_EQ(hvd_options_set(given, "divergence_every", "1", nullptr), HVD_OK);
+      EXPECT_EQ(hvd_options_set(given, "on_divergence", action.c_str(), nullptr), HVD_OK);
+      Trainer trainer;
+      trainer.body = [&](Trainer& t) -> hvd_status {
+        uint64_t listener = 0;
+        const auto count = [](void* counter, const hvd_event* event) {
+          const std::string what = event->message;
+          EXPECT_NE(what.find("of state key 'm' is not what was committed"), std::string::npos) << what;
+          if (event->rank == 1) ++*static_cast<std::atomic<int>*>(counter);
+        };
+        EXPECT_EQ(
+            hvd_register_listener(t.context, HVD_EVENT_DIVERGED, count, &named, nullptr, &listener, nullptr),
+            HVD_OK);
+        hvd_status status = HVD_OK;
+        while (t.step < kSteps && status == HVD_OK) {
+          ++t.step;
+          status = hvd_state_commit(t.state, nullptr);
+          if (status == HVD_OK) status = hvd_barrier(t.context, "committed", nullptr);
+          if (status == HVD_OK && t.step == kLost && t.first_rank == 1) {
+            const auto middle = t.shard.begin() + std::ssize(t.shard) / 2;
+            copies = rot({middle, middle + 8}, t.shard);
+          }
+          if (status == HVD_OK) status = hvd_barrier(t.context, "rotten", nullptr);
+        }
+        if (status == HVD_MISMATCH) ++stopped;
+        return status == HVD_OK ? hvd_state_restore(t.state, nullptr) : status;
+      };
+      hvd_error error = HVD_ERROR_INIT;
+      if (trainer.run(given, &error) != HVD_OK) return;
+      EXPECT_EQ(std::exchange(trainer.step, 0), kSteps);
+      EXPECT_EQ(trainer.wrong(), 0);
+      ++done;
+    });
+    job.start();
+    std::string sentence;
+    job.wait(&sentence);
+    EXPECT_GE(copies, 1);
+    EXPECT_GE(named, 1) << action;
+    EXPECT_EQ(done, action == "evict" ? 3 : 0) << sentence;
+    if (action == "stop") { EXPECT_GE(stopped, 1) << sentence; }
+  }
 }
 
 }  // namespace
