@@ -1,6 +1,7 @@
 """FSDP2's parameters and moments as shards: a worker is killed, another joins, and no bit is another."""
 
 import functools
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +16,25 @@ from forked import Job  # noqa: E402
 WORKER = Path(__file__).with_name("torch_sharded_worker.py")
 PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "hvd.torch", "hvd.torch.distributed",
            "hvd.torch.sharded")
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "python" / "sharded_adam.py"
+
+
+def train(*arguments):
+    """What each worker of the example prints, as (size, accuracy, weights)."""
+    with closing(Job(4, [EXAMPLE, *arguments], preload=("torch", "hvd"), min_np=2, restart=False)) as job:
+        job.end()
+    found = re.findall(r"of (\d): loss [0-9.]+, test accuracy ([0-9.]+), weights ([0-9a-f]{16})",
+                       "\n".join(job.lines))
+    return [(int(size), float(accuracy), weights) for size, accuracy, weights in found]
+
+
+def test_the_example_ends_alike_with_and_without_a_worker():
+    four, three = train("60"), train("60", "25")
+    assert [size for size, _, _ in four + three] == [4] * 4 + [3] * 3, (four, three)
+    ends = {end[1:] for end in four + three}
+    assert len(ends) == 1 and ends.pop()[0] > 0.6, (four, three)
 
 
 @functools.cache
