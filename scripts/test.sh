@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds the release preset, runs tests: scripts/test.sh [quick|full|extended]
 # [ctest's arguments]
-#   quick   pure tests and tests in one process: two minutes after the build
+#   quick   pure tests and tests in one process: a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format and 3 minutes of
 #           chaos. What CI runs.
 #   extended  full, then sanitizers, fuzzers, the crates that build the library, on bare Debian systems the
 #             wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
-# for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores).
+# for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores; in lane quick, which waits a lot,
+# twice that).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lane=default
@@ -38,14 +39,15 @@ if [ "$lane" = full ]; then
 fi
 if [ -x build/mpich/bin/mpicc ]; then compiler=$PWD/build/mpich/bin/mpicc; fi
 
+jobs=$(nproc)
 case $lane in
-  quick) filter=(-L '^quick$') ;;
+  quick) filter=(-L '^quick$') jobs=$((2 * jobs)) ;;
   default) filter=(-LE '^full$') ;;
   full) filter=() ;;
 esac
 cmake --preset release -DHVD_TEST_MPICH_COMPILER="$compiler"
 cmake --build --preset release
-ctest --preset release -j "${HVD_TEST_JOBS:-$(nproc)}" "${filter[@]}" "$@"
+ctest --preset release -j "${HVD_TEST_JOBS:-$jobs}" "${filter[@]}" "$@"
 [ "$lane" = full ] || exit 0
 
 scripts/lint.sh --format

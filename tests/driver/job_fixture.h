@@ -80,6 +80,10 @@ class JobTest : public ::testing::Test {
   }
   void TearDown() override {
     workers.clear();
+    // Nobody is left who would take the second that a job's workers have for their last words.
+    for (const Launched& worker : launched.all()) {
+      if (driver) driver->worker_exited(worker.worker, 0);
+    }
     driver.reset();
   }
 
