@@ -5,8 +5,9 @@
 # newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
 # HVD_PYTORCH_SOURCE: a checkout of PyTorch, files of whose own tests run besides.
 # `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
-# `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests, of PyPI's Horovod 0.28.1, and fails if one
-# of those in bindings/python/tests/horovod_own.json does not pass.
+# `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests and fails if one of those in
+# bindings/python/tests/horovod_own.json does not pass. HVD_HOROVOD_SOURCE: a checkout of Horovod (what PyPI has
+# is without its tests); else GitHub's newest is cloned. Only its tests are used: nothing of it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")
@@ -25,13 +26,12 @@ if [ "${frameworks[*]}" = horovod ]; then
   [ -x "$environment/bin/python" ] || "${HVD_PYTHON:-python3}" -m venv "$environment"
   "$environment/bin/pip" install --quiet --disable-pip-version-check numpy pytest torch tensorflow-cpu tf_keras \
     mock cloudpickle packaging parameterized psutil
-  if [ ! -d "$environment/horovod-0.28.1" ]; then  # its tests alone are used: nothing of it is built
-    "$environment/bin/pip" download --quiet --no-deps --no-binary :all: --dest "$environment" horovod==0.28.1
-    tar xzf "$environment/horovod-0.28.1.tar.gz" -C "$environment"
-  fi
+  source=${HVD_HOROVOD_SOURCE:-$environment/horovod}
+  [ -d "$source/test/parallel" ] ||
+    git clone --quiet --depth 1 https://github.com/horovod/horovod "$source"
   export HVD_LIBRARY=$release/lib HVD_PLUGIN_PATH=$release/lib/hvd/1 TF_USE_LEGACY_KERAS=1
   while read -r file ranks; do
-    "$environment/bin/python" -B "$tests/horovod_own.py" "$environment/horovod-0.28.1" "$file" -np "$ranks" \
+    "$environment/bin/python" -B "$tests/horovod_own.py" "$source" "$file" -np "$ranks" \
       --recorded "$tests/horovod_own.json" </dev/null
   done < <(python3 -c 'import json, sys
 for file, by_ranks in json.load(open(sys.argv[1])).items():
