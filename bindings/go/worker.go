@@ -244,7 +244,7 @@ func Backends(options *Options) ([]BackendReport, error) {
 	}
 	reports := make([]BackendReport, count)
 	for i := range reports {
-		r := C.hvd_backend_report{struct_size: C.sizeof_hvd_backend_report}
+		r := C.hvd_available_backend_info{struct_size: C.sizeof_hvd_available_backend_info}
 		err := check(func(e *C.hvd_error) C.hvd_status { return C.hvd_get_available_backend(o, C.size_t(i), &r, e) })
 		if err != nil {
 			return nil, err

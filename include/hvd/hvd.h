@@ -771,7 +771,7 @@ HVD_API hvd_status hvd_timeline_stop(hvd_context *context, hvd_error *error);
 /* The backends to choose from, without a context: the built-in one, and every module beside the library,
  * where it was installed, or in option plugin_path (docs/backends.md). Strings are NUL-terminated; a
  * longer one is cut. */
-typedef struct hvd_backend_report {
+typedef struct hvd_available_backend_info {
   size_t struct_size;
   char name[16];          /* as the module says; if it can't be loaded, from its file's name:
                              libhvd_<name>.so */
@@ -785,7 +785,7 @@ typedef struct hvd_backend_report {
   int32_t local;          /* 1: fast inside a host on its own; else ranks of a host share memory first */
   int32_t max_instances;  /* contexts in one process that can use it; 0: any number */
   char reason[512];       /* why it is not usable */
-} hvd_backend_report;
+} hvd_available_backend_info;
 
 /* The number of backends, and the index-th of them, in the order in which they are searched. `options` may be
  * NULL. The calls load the modules, which stay loaded. A process that mpirun or srun has started does not
@@ -793,7 +793,7 @@ typedef struct hvd_backend_report {
 HVD_API hvd_status hvd_get_available_backend_count(const hvd_options *options, size_t *ret_count,
                                                    hvd_error *error);
 HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t index,
-                                             hvd_backend_report *ret_report, hvd_error *error);
+                                             hvd_available_backend_info *ret_info, hvd_error *error);
 
 /* Which backend of this context serves an operation in the current generation. */
 typedef struct hvd_backend_choice_info {

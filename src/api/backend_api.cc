@@ -29,16 +29,16 @@ hvd_status hvd_get_available_backend_count(const hvd_options* options, size_t* r
   });
 }
 
-hvd_status hvd_get_available_backend(const hvd_options* options, size_t index, hvd_backend_report* ret_report,
-                                     hvd_error* error) {
+hvd_status hvd_get_available_backend(const hvd_options* options, size_t index,
+                                     hvd_available_backend_info* ret_info, hvd_error* error) {
   return guarded(error, [&] {
-    required(ret_report, "ret_report");
+    required(ret_info, "ret_info");
     const std::vector<hvd::backend::Report> all = hvd::selection::survey(options_of(options));
     if (index >= all.size()) {
       throw Error(HVD_INVALID, fmt::format("index is {}: expected 0 to {}", index, all.size() - 1));
     }
     const hvd::backend::Report& from = all[index];
-    hvd_backend_report report{};
+    hvd_available_backend_info report{};
     copy_text(report.name, from.description.name);
     copy_text(report.version, from.description.version);
     copy_text(report.path, from.description.path);
@@ -50,7 +50,7 @@ hvd_status hvd_get_available_backend(const hvd_options* options, size_t index, h
     report.local = from.description.local ? 1 : 0;
     report.max_instances = from.max_instances;
     copy_text(report.reason, from.status.message);
-    copy_out(ret_report, report, "ret_report");
+    copy_out(ret_info, report, "ret_info");
   });
 }
 

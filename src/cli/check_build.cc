@@ -18,14 +18,14 @@ std::string joined(const std::vector<std::string>& words) {
   return text.empty() ? "none" : text;
 }
 
-std::string memories_of(const hvd_backend_report& report) {
+std::string memories_of(const hvd_available_backend_info& report) {
   std::vector<std::string> names;
   if (has(report.memories, HVD_MEMORY_HOST)) names.emplace_back("host");
   if (has(report.memories, HVD_MEMORY_CUDA)) names.emplace_back("CUDA");
   return joined(names);
 }
 
-std::string dtypes_of(const hvd_backend_report& report) {
+std::string dtypes_of(const hvd_available_backend_info& report) {
   std::vector<std::string> names;
   for (hvd_dtype dtype = HVD_DTYPE_UINT8; dtype <= HVD_DTYPE_BOOL; ++dtype) {
     if (has(report.dtypes, dtype)) names.emplace_back(hvd_dtype_name(dtype));
@@ -33,7 +33,7 @@ std::string dtypes_of(const hvd_backend_report& report) {
   return joined(names);
 }
 
-std::string collectives_of(const hvd_backend_report& report) {
+std::string collectives_of(const hvd_available_backend_info& report) {
   constexpr std::pair<hvd_collective, const char*> kNames[] = {
       {HVD_COLLECTIVE_BROADCAST, "broadcast"},         {HVD_COLLECTIVE_ALLREDUCE, "allreduce"},
       {HVD_COLLECTIVE_ALLGATHER, "allgather"},         {HVD_COLLECTIVE_BARRIER, "barrier"},
@@ -60,7 +60,7 @@ std::string table(const hvd_options* options, bool* ret_usable) {
   hvd_error error = HVD_ERROR_INIT;
   size_t count = 0;
   check(hvd_get_available_backend_count(options, &count, &error), error);
-  std::vector<hvd_backend_report> reports(count);
+  std::vector<hvd_available_backend_info> reports(count);
   size_t name_width = 7, version_width = 7;
   for (size_t i = 0; i < count; ++i) {
     reports[i].struct_size = sizeof(reports[i]);
@@ -77,7 +77,7 @@ std::string table(const hvd_options* options, bool* ret_usable) {
   text += line("usable", "backend", "version", "memory", "path");
   const std::string margin(8, ' ');
   bool any = false;
-  for (const hvd_backend_report& report : reports) {
+  for (const hvd_available_backend_info& report : reports) {
     const bool built_in = *report.path == 0;
     const bool known = report.memories != 0;
     text += line(report.usable != 0 ? "yes" : "no", report.name, known ? report.version : "-",

@@ -10,7 +10,7 @@
 static hvd_error error;
 
 /* The report on a file of the test modules. */
-static int find(const hvd_options* options, const char* file, hvd_backend_report* ret_report) {
+static int find(const hvd_options* options, const char* file, hvd_available_backend_info* ret_report) {
   size_t count = 0, i;
   CHECK_STATUS(hvd_get_available_backend_count(options, &count, &error), HVD_OK);
   CHECK(count > 0);
@@ -27,7 +27,7 @@ static int find(const hvd_options* options, const char* file, hvd_backend_report
 
 static void reports(const char* directory) {
   hvd_options* options = NULL;
-  hvd_backend_report r;
+  hvd_available_backend_info r;
   size_t count = 0;
   CHECK_STATUS(hvd_options_create(&options, &error), HVD_OK);
   CHECK_STATUS(hvd_options_set(options, "plugin_path", directory, &error), HVD_OK);

@@ -390,7 +390,7 @@ pub struct hvd_event {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct hvd_backend_report {
+pub struct hvd_available_backend_info {
     pub struct_size: usize,
     pub name: [c_char; 16],
     pub version: [c_char; 64],
@@ -938,7 +938,7 @@ extern "C" {
     pub fn hvd_get_available_backend(
         options: *const hvd_options,
         index: usize,
-        ret_report: *mut hvd_backend_report,
+        ret_info: *mut hvd_available_backend_info,
         error: *mut hvd_error,
     ) -> hvd_status;
     pub fn hvd_get_backend_choice(
@@ -1362,19 +1362,19 @@ mod layout {
         assert_eq!(offset_of!(hvd_event, rank), 40);
         assert_eq!(offset_of!(hvd_event, size), 44);
         assert_eq!(offset_of!(hvd_event, message), 48);
-        assert_eq!(size_of::<hvd_backend_report>(), 1152);
-        assert_eq!(offset_of!(hvd_backend_report, struct_size), 0);
-        assert_eq!(offset_of!(hvd_backend_report, name), 8);
-        assert_eq!(offset_of!(hvd_backend_report, version), 24);
-        assert_eq!(offset_of!(hvd_backend_report, path), 88);
-        assert_eq!(offset_of!(hvd_backend_report, usable), 600);
-        assert_eq!(offset_of!(hvd_backend_report, abi_version), 604);
-        assert_eq!(offset_of!(hvd_backend_report, memories), 608);
-        assert_eq!(offset_of!(hvd_backend_report, dtypes), 616);
-        assert_eq!(offset_of!(hvd_backend_report, collectives), 624);
-        assert_eq!(offset_of!(hvd_backend_report, local), 632);
-        assert_eq!(offset_of!(hvd_backend_report, max_instances), 636);
-        assert_eq!(offset_of!(hvd_backend_report, reason), 640);
+        assert_eq!(size_of::<hvd_available_backend_info>(), 1152);
+        assert_eq!(offset_of!(hvd_available_backend_info, struct_size), 0);
+        assert_eq!(offset_of!(hvd_available_backend_info, name), 8);
+        assert_eq!(offset_of!(hvd_available_backend_info, version), 24);
+        assert_eq!(offset_of!(hvd_available_backend_info, path), 88);
+        assert_eq!(offset_of!(hvd_available_backend_info, usable), 600);
+        assert_eq!(offset_of!(hvd_available_backend_info, abi_version), 604);
+        assert_eq!(offset_of!(hvd_available_backend_info, memories), 608);
+        assert_eq!(offset_of!(hvd_available_backend_info, dtypes), 616);
+        assert_eq!(offset_of!(hvd_available_backend_info, collectives), 624);
+        assert_eq!(offset_of!(hvd_available_backend_info, local), 632);
+        assert_eq!(offset_of!(hvd_available_backend_info, max_instances), 636);
+        assert_eq!(offset_of!(hvd_available_backend_info, reason), 640);
         assert_eq!(size_of::<hvd_backend_choice_info>(), 536);
         assert_eq!(offset_of!(hvd_backend_choice_info, struct_size), 0);
         assert_eq!(offset_of!(hvd_backend_choice_info, name), 8);

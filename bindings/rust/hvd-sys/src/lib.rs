@@ -38,7 +38,7 @@ sized!(
     hvd_error,
     hvd_membership_info,
     hvd_backend_info,
-    hvd_backend_report,
+    hvd_available_backend_info,
     hvd_backend_choice_info,
     hvd_tensor,
     hvd_process_set_info,

@@ -78,7 +78,7 @@ pub fn backends(options: Option<&Options>) -> Result<Vec<BackendReport>> {
     check(|e| unsafe { sys::hvd_get_available_backend_count(options, &mut count, e) })?;
     (0..count)
         .map(|index| {
-            let mut r = sys::hvd_backend_report::sized();
+            let mut r = sys::hvd_available_backend_info::sized();
             // SAFETY: as above.
             check(|e| unsafe { sys::hvd_get_available_backend(options, index, &mut r, e) })?;
             Ok(BackendReport {
