@@ -6,8 +6,8 @@
 # HVD_PYTORCH_SOURCE: a checkout of PyTorch, files of whose own tests run besides.
 # `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
 # `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests and fails if one of those in
-# bindings/python/tests/horovod_own.json does not pass. HVD_HOROVOD_SOURCE: a checkout of Horovod (what PyPI has
-# is without its tests); else GitHub's newest is cloned. Only its tests are used: nothing of it is built.
+# bindings/python/tests/horovod_own.json does not pass. HVD_HOROVOD_SOURCE: a checkout of Horovod (PyPI has
+# none of its tests); else GitHub's newest is cloned. Only its tests are used: nothing of it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")
