@@ -60,7 +60,8 @@ def main():
     torch.manual_seed(1)
     images, labels = read_images("train")
     hvd.init()
-    model = torch.nn.Sequential(torch.nn.Linear(images.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    layers = torch.nn.Linear(images.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    model = torch.nn.Sequential(*layers)
     parameters = list(model.parameters())
     state = elastic.ArrayState(weights=[p.data for p in parameters], step=0)
     adam = ShardedAdam(state, parameters)
@@ -97,9 +98,8 @@ def main():
     with torch.no_grad():
         accuracy = float((model(test).argmax(1) == expected).float().mean())
     weights = torch.nn.utils.parameters_to_vector(parameters).detach().numpy().tobytes()
-    digest = hashlib.sha256(weights).hexdigest()[:16]
-    print(f"rank {hvd.rank()} of {hvd.size()}: loss {loss:.4f}, test accuracy {accuracy:.4f}, weights {digest}",
-          flush=True)
+    end = f"loss {loss:.4f}, test accuracy {accuracy:.4f}, weights {hashlib.sha256(weights).hexdigest()[:16]}"
+    print(f"rank {hvd.rank()} of {hvd.size()}: {end}", flush=True)
     hvd.shutdown()
 
 

@@ -2,6 +2,7 @@
 // what follows from it for that worker alone.
 #include "elastic/feed_server.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -11,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <random>
 #include <string_view>
@@ -81,8 +81,9 @@ void FeedServer::listen(const std::string& address, const Offered& offered) {
   wire::ChannelLimits limits;
   limits.max_queued = kMostQueued;
   try {
+    in_addr v4{};
     const bool is_address =
-        std::isdigit(static_cast<unsigned char>(address[0])) != 0 || address.find(':') != std::string::npos;
+        inet_pton(AF_INET, address.c_str(), &v4) == 1 || address.find(':') != std::string::npos;
     const std::string place = is_address ? address : address_of(address);
     listener_ = std::make_unique<wire::Listener>(loop_, endpoint_of(place, 0), key, limits, logger_,
                                                  [this](const ChannelPtr& channel) { accepted(channel); });

@@ -113,7 +113,7 @@ Status compare(Worker& worker, ElasticState& elastic) {
   if (Status status = elastic.state.find_diverged(*engine, place.rank, timeout, &found); !status.ok())
     return status;
   if (found.empty()) return {};
-  std::set<int32_t> odd;  // in what all have alike
+  std::set<int32_t> odd;  // ranks that differ in replicated values
   bool majority = true;
   for (const state::Diverged& diverged : found) {
     tell_diverged(worker, place, diverged);

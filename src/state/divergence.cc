@@ -70,8 +70,8 @@ Status State::Impl::find_diverged(collective::Engine& engine, int32_t rank, Dura
     if (status.ok() && !shards.empty()) status = compare_shards(deadline, ret_diverged);
     if (!status.ok() || ret_diverged->empty()) return status;
   } catch (const std::bad_alloc&) { return starved(engine, rank, "a comparison of commits"); }
-  // Who stops leaves, and to a slower rank that would look like a loss: all know the verdict before anybody
-  // acts on it. Whatever becomes of this, this rank knows it.
+  // All ranks hear the verdict before one acts on it: a rank that stops leaves, which a slower one would take
+  // for a loss. This rank has heard it, whatever becomes of the message.
   const uint8_t known = 1;
   std::vector<uint8_t> all;
   static_cast<void>(gather(engine, deadline, "hvd.divergence.known", &known, sizeof(known), &all));

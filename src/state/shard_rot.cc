@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -18,6 +20,7 @@ namespace {
 /// A part that a rank keeps, on the wire: of its own, for its `owner`, or as parity of the owner's group.
 struct KeptPart {
   uint64_t owner = 0, key = 0, parity = 0;
+  auto operator<=>(const KeptPart&) const = default;
 };
 static_assert(sizeof(KeptPart) == 24, "no padding on the wire");
 
@@ -43,7 +46,7 @@ bool keeps(const ShardLayout& layout, int32_t copies, int32_t rank, const KeptPa
 
 }  // namespace
 
-/// What this rank keeps and is not as it was committed.
+/// The parts that this rank keeps and that differ from what was committed.
 std::vector<Shards::Rotten> Shards::read_again(const ShardLayout& layout) const {
   struct Reading {
     Rotten part;
@@ -109,11 +112,13 @@ Status Shards::find_rot(const Generation& generation, Time deadline, std::vector
     if (from.rank == generation.rank && !std::equal(said.begin(), said.end(), mine.begin(), mine.end()))
       return unreadable("their shards");
     KeptPart part;
+    std::set<KeptPart> named;  // nobody fills logs by saying the same again and again
     while (!said.empty()) {
       const bool known = stands && take(&said, &part) && part.owner < layout->own.size() &&
                          part.key < shards_.size() && part.parity <= 1;
       if (!known || !keeps(*layout, shards_[part.key].copies, from.rank, part))
         return unreadable("their shards");
+      if (!named.insert(part).second) continue;
       const std::string range = told(layout->own[part.owner][part.key]);
       ret_rot->push_back({from.rank, part.parity != 0
                                          ? fmt::format("the parity on rank {} of {}", from.rank, range)
@@ -137,7 +142,7 @@ void Shards::mend_rot() {
       }
       continue;
     }
-    // Who maps these pages has them right again, too.
+    // Holders that map these pages see the right bytes, too.
     const Shard& shard = shards_[part.key];
     std::vector<Segment>& segments = sealed_.own->segments;
     const auto segment = std::find_if(segments.begin(), segments.end(), is_it);

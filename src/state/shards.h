@@ -170,10 +170,11 @@ class Shards {
     int32_t rank = 0;
     std::string what;  // "what rank 2 now has of elements 0 to 9 of state key 'm'"
   };
-  /// Collective, after a commit. What ranks keep of it, and is not as it was committed: the same on all.
+  /// Collective, after a commit. Finds what ranks keep of it and that differs from what was committed: all
+  /// ranks get the same list.
   Status find_rot(const Generation& generation, Time deadline, std::vector<Rot>* ret_rot);
-  /// Of what find_rot has found on this rank: its own ranges are copied again, if live values are still those
-  /// of the commit. The rest is gone, and a sync has to follow, which makes it again.
+  /// Corrects what find_rot has found on this rank. It copies own ranges again if the live values are still
+  /// those of the commit, and drops the rest: a sync has to follow, which makes that again.
   void mend_rot();
 
  private:

@@ -49,7 +49,7 @@ struct Settings {
 struct Diverged {
   std::vector<int32_t> ranks;  // who differs from more than half of all; all, without such a majority
   bool majority = false;
-  bool kept = false;  // what a rank keeps of shards is not what was committed: mend() comes before the sync
+  bool kept = false;  // a rank's memory of shards differs from what was committed: mend() precedes the sync
   std::string text;   // one sentence, the same on every rank
 };
 
@@ -186,8 +186,8 @@ class State {
   void take_fed(FeedCache cache);
   /// In the next sync this state counts as a newcomer's: it takes the others', and is nobody's root.
   void disown();
-  /// What this rank keeps of shards, and find_diverged has found wrong, is as it was committed, or gone: then
-  /// the next sync makes it again.
+  /// Corrects or drops what find_diverged has found wrong of the shards that this rank keeps. The next sync
+  /// makes again what was dropped.
   void mend();
 
   struct Impl;

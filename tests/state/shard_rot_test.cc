@@ -1,5 +1,6 @@
-// What ranks keep of shards is read again where divergence is looked for: who keeps something else than what
-// was committed is named on every rank, and a sync puts it right.
+// A search for divergence reads again what ranks keep of shards. Every rank names a rank whose memory differs
+// from what was committed, and a sync puts it right.
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <set>
@@ -29,7 +30,7 @@ struct ShardRot : ShardJob {
   }
   Parcel& own(size_t rank) { return *commit_of(workers[rank]->state).own; }
 
-  /// What all ranks find alike.
+  /// Expects that all ranks find the same, and returns that.
   std::vector<Diverged> compare() {
     std::vector<std::vector<Diverged>> found(workers.size());
     const auto statuses = all([&](Worker& worker) {
@@ -169,6 +170,29 @@ TEST_F(ShardRot, HistoriesNameExactlyWhatHasChanged) {
     mend();
     if (HasFatalFailure()) return;
   }
+}
+
+// Two parts of rank 1 are wrong; rank 0 hears of the second one twice.
+TEST_F(ShardRot, APartIsNamedOnceHoweverOftenItIsSaid) {
+  machines = "abcd";
+  begin(4, 1);
+  flip(own(1), kM);
+  flip(copy(1), kM);
+  int first = -1;
+  fabric->forge([&](int32_t to, int index, uint8_t* gathered) {
+    if (first < 0) first = index;
+    if (to == 0 && index == first + 1) std::memcpy(gathered, gathered + 24, 24);
+  });
+  std::atomic<size_t> of_rank_0{0};
+  const auto statuses = all([&](Worker& worker) {
+    const int32_t rank = worker.at.first;
+    std::vector<Diverged> found;
+    Status status = worker.state.find_diverged(fabric->engine(rank), rank, seconds(60), &found);
+    if (rank == 0) of_rank_0 = found.size();
+    return status;
+  });
+  EXPECT_TRUE(ok(statuses)) << text(statuses);
+  EXPECT_EQ(of_rank_0, 1U);
 }
 
 // Rank 0 is told that rank 2 keeps what it does not keep.
