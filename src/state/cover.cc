@@ -9,6 +9,17 @@
 
 namespace hvd::state {
 
+Status State::Impl::fetch(const std::vector<DeviceRange>& ranges) {
+  if (ranges.empty()) return {};
+  const uint64_t epoch = copies->epoch();
+  const Status gone(HVD_PEER_LOST, "state: the generation is lost: what devices hold is undefined");
+  if (DeviceCopies::is_lost(epoch)) return gone;
+  Status status = carry(DeviceCopies::Way::kToHost, ranges);
+  if (copies->epoch() != epoch) return gone;
+  if (!status.ok()) status.message = fmt::format("state: device memory can't be copied: {}", status.message);
+  return status;
+}
+
 Status State::Impl::take_from_devices() {
   const auto is_new = [](const Variable& v) { return v.on_device() && !v.committed; };
   std::vector<PieceCopy> list;
@@ -18,17 +29,14 @@ Status State::Impl::take_from_devices() {
     variable.copy.pieces.fit(variable.bytes);
     append_pieces(nullptr, variable.copy.memory.data(), variable.bytes, &variable.copy.pieces, &list);
   }
+  if (Status status = shards.stage(); !status.ok()) return status;
+  std::vector<DeviceRange> ranges =
+      device_ranges([&](const Variable& v) { return is_new(v) ? &v.copy.memory : nullptr; });
+  const std::vector<DeviceRange> of_shards =
+      shards.device_ranges([&](const Shard& shard) { return !variables.at(shard.key).committed; });
+  ranges.insert(ranges.end(), of_shards.begin(), of_shards.end());
+  if (Status status = fetch(ranges); !status.ok()) return status;
   if (list.empty()) return {};
-  const uint64_t epoch = copies->epoch();
-  const Status gone(HVD_PEER_LOST, "state: the generation is lost: what devices hold is undefined");
-  if (DeviceCopies::is_lost(epoch)) return gone;
-  Status status = carry(DeviceCopies::Way::kToHost,
-                        [&](const Variable& v) { return is_new(v) ? &v.copy.memory : nullptr; });
-  if (copies->epoch() != epoch) return gone;
-  if (!status.ok()) {
-    status.message = fmt::format("state: device memory can't be copied: {}", status.message);
-    return status;
-  }
   const DeviceCopies::Use use(*copies);
   if (!use) return {HVD_CLOSED, "the context is closed"};
   copy_pieces(list, true);

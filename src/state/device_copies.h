@@ -13,6 +13,16 @@
 
 namespace hvd::state {
 
+/// Of memory on a device and host memory that stands for it.
+struct DeviceRange {
+  hvd_memory memory = HVD_MEMORY_HOST;
+  int32_t device = 0;
+  void* stream = nullptr;  // borrowed
+  void* there = nullptr;   // on the device: borrowed
+  void* here = nullptr;
+  size_t bytes = 0;
+};
+
 /// Thread-safe.
 class DeviceCopies {
  public:

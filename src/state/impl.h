@@ -38,7 +38,7 @@ struct State::Impl {
         check_live(settings.check_commits),
         reads_others(settings.reads_others),
         feed(std::make_shared<FeedSource>(settings.reads_others)),
-        shards(settings.reads_others, logger) {}
+        shards(settings.reads_others, logger, copies) {}
   ~Impl();
 
   // Used by one thread at a time. In the order of keys, which is the same on every rank.
@@ -55,6 +55,7 @@ struct State::Impl {
   std::unique_ptr<CopyThread> thread;          // from the first copy on
   std::atomic<Time> placed_by{Time()};         // while the thread places shards: when that is over
   std::vector<PieceCopy> pieces;               // of a copy, kept so that a commit allocates nothing
+  std::vector<PieceCopy> staged;               // likewise, of what devices' copies to the host bring
   const bool check_live;                       // option check_commits
   const bool reads_others;                     // option local
   bool begun = false;                          // hidden, and its end was not called
@@ -78,11 +79,15 @@ struct State::Impl {
 
   void add(Spec spec, const collective::Tensor& live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
   void remove(const std::string& key);
+  /// Throws Error(HVD_UNSUPPORTED) if nobody copies this kind of memory.
+  void check_served(const std::string& key, hvd_memory memory) const;
 
   /// save(), begin() and refresh().
   Status copy(bool counted, bool hidden = false);
   /// `shards_too`: else a sync has to follow, which writes them.
   Status restore(bool shards_too = true);
+  /// Its part in device memory, of shards what `staged` puts back.
+  Status restore_devices();
   Status sync(collective::Engine& engine, int32_t rank, int32_t size, const Known& known, Duration timeout,
               SyncResult* ret_result, bool refresh_first);
 
@@ -113,7 +118,9 @@ struct State::Impl {
   // cover.cc
   /// The last commit gains the live values of keys that it does not cover. On failure it is as it was.
   Status cover();
+  /// New keys' live values come to host memory.
   Status take_from_devices();
+  Status fetch(const std::vector<DeviceRange>& ranges);
 
   // divergence.cc
   Status find_diverged(collective::Engine& engine, int32_t rank, Duration timeout,
@@ -140,23 +147,30 @@ struct State::Impl {
   /// Copies the objects' bytes into the second set of buffers: none is borrowed after that. Returns how many
   /// bytes had to be written.
   uint64_t take_objects();
-  /// Starts copies of what is in device memory, to or from the host memory that is given for each (NULL: not
-  /// this one). On failure some may be under way.
-  Status start(DeviceCopies::Way way, const MemoryOf& memory_of, std::vector<DeviceCopies::Ticket>* tickets);
+  /// Where variables lie that are on devices, with the host memory that is given for each (NULL: not this
+  /// one).
+  std::vector<DeviceRange> device_ranges(const MemoryOf& memory_of) const;
+  /// Starts copies to or from devices. On failure some may be under way.
+  Status start(DeviceCopies::Way way, const std::vector<DeviceRange>& ranges,
+               std::vector<DeviceCopies::Ticket>* tickets);
   /// In the thread: all copies of a commit are done, or failed.
   void arrived(Status status, const Commit& commit) noexcept;
   Status digest_arrived(const Commit& commit);
   /// Writes device memory and waits until it is written. `keep` stays until the copies are done, however long
   /// it takes.
-  Status put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep = nullptr);
+  Status put_back(const std::vector<DeviceRange>& ranges, std::shared_ptr<void> keep = nullptr);
+  /// Devices gain what a restore or sync has written of their shards.
+  Status put_back_shards();
   /// Copies to or from devices, and waits for that. `keep` as above.
-  Status carry(DeviceCopies::Way way, const MemoryOf& memory_of, std::shared_ptr<void> keep = nullptr);
+  Status carry(DeviceCopies::Way way, const std::vector<DeviceRange>& ranges,
+               std::shared_ptr<void> keep = nullptr);
   CopyThread& copy_thread();
   /// The thread has no job: HVD_OK, or HVD_TIMEOUT.
   Status rest();
   Status settle();
   uint64_t revision() const;
 
+  bool uses_devices() const { return on_device > 0 || shards.on_device(); }
   /// Whether the last commit covers every key.
   bool complete() const;
   /// Of keys, specs and bytes of the last commit, given each variable's digest in the order of keys.

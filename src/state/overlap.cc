@@ -39,8 +39,8 @@ Status State::Impl::rest() {
   // The placing of shards has a deadline of its own, and names the ranks that did not come (contract 12).
   if (thread->idle(placed_by)) return {};
   return {HVD_TIMEOUT, fmt::format("state: copies {}have not ended within {:g} s{}",
-                                   on_device > 0 ? "of device memory " : "", to_seconds(patience),
-                                   on_device > 0 ? ": expected their streams to come to them" : "")};
+                                   uses_devices() ? "of device memory " : "", to_seconds(patience),
+                                   uses_devices() ? ": expected their streams to come to them" : "")};
 }
 
 Status State::Impl::settle() {
@@ -75,20 +75,29 @@ uint64_t State::Impl::revision() const {
   return summary.revision + (pending ? 1 : 0);
 }
 
-Status State::Impl::start(DeviceCopies::Way way, const MemoryOf& memory_of,
+std::vector<DeviceRange> State::Impl::device_ranges(const MemoryOf& memory_of) const {
+  std::vector<DeviceRange> ranges;
+  for (const auto& [key, variable] : variables) {
+    if (!variable.on_device() || variable.bytes == 0) continue;
+    const Memory* const memory = memory_of(variable);
+    if (memory == nullptr) continue;
+    ranges.push_back(
+        {variable.memory, variable.device, variable.stream, variable.live, memory->data(), variable.bytes});
+  }
+  return ranges;
+}
+
+Status State::Impl::start(DeviceCopies::Way way, const std::vector<DeviceRange>& ranges,
                           std::vector<DeviceCopies::Ticket>* tickets) {
   // One call for each device and stream: their copies are queued together.
   using Place = std::tuple<hvd_memory, int32_t, void*>;
   std::map<Place, std::vector<hvd_backend_copy>> by_place;
-  for (auto& [key, variable] : variables) {
-    if (!variable.on_device() || variable.bytes == 0) continue;
-    const Memory* const memory = memory_of(variable);
-    if (memory == nullptr) continue;
-    auto& list = by_place[{variable.memory, variable.device, variable.stream}];
+  for (const DeviceRange& range : ranges) {
+    auto& list = by_place[{range.memory, range.device, range.stream}];
     if (way == DeviceCopies::Way::kToDevice) {
-      list.push_back({variable.live, memory->data(), variable.bytes});
+      list.push_back({range.there, range.here, range.bytes});
     } else {
-      list.push_back({memory->data(), variable.live, variable.bytes});
+      list.push_back({range.here, range.there, range.bytes});
     }
   }
   tickets->reserve(by_place.size());
@@ -102,10 +111,11 @@ Status State::Impl::start(DeviceCopies::Way way, const MemoryOf& memory_of,
   return {};
 }
 
-Status State::Impl::carry(DeviceCopies::Way way, const MemoryOf& memory_of, std::shared_ptr<void> keep) {
+Status State::Impl::carry(DeviceCopies::Way way, const std::vector<DeviceRange>& ranges,
+                          std::shared_ptr<void> keep) {
   CopyThread& waits = copy_thread();
   std::vector<DeviceCopies::Ticket> tickets;
-  Status status = start(way, memory_of, &tickets);
+  Status status = start(way, ranges, &tickets);
   if (tickets.empty()) return status;
   const auto result = std::make_shared<Status>();
   waits.watch(std::move(tickets),
@@ -114,12 +124,20 @@ Status State::Impl::carry(DeviceCopies::Way way, const MemoryOf& memory_of, std:
   return status.ok() ? *result : status;
 }
 
-Status State::Impl::put_back(const MemoryOf& memory_of, std::shared_ptr<void> keep) {
-  Status status = carry(DeviceCopies::Way::kToDevice, memory_of, std::move(keep));
+Status State::Impl::put_back(const std::vector<DeviceRange>& ranges, std::shared_ptr<void> keep) {
+  Status status = carry(DeviceCopies::Way::kToDevice, ranges, std::move(keep));
   if (!status.ok() && status.code != HVD_CLOSED) {
     status.code = HVD_INTERNAL;
     status.message = fmt::format("state: device memory can't be written: {}", status.message);
   }
+  return status;
+}
+
+Status State::Impl::put_back_shards() {
+  const std::vector<DeviceRange> behind = shards.behind();
+  if (behind.empty()) return {};
+  Status status = put_back(behind);
+  if (status.ok()) shards.caught_up();
   return status;
 }
 
@@ -186,7 +204,7 @@ Status State::Impl::copy_overlapped(bool counted, bool hidden) {
   }
   Commit commit;
   commit.counted = counted;
-  commit.devices = on_device > 0;
+  commit.devices = uses_devices();
   commit.epoch = commit.devices ? copies->epoch() : 0;
   commit.revision = revision() + (counted ? 1 : 0);
   commit.began = now();
@@ -220,6 +238,7 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   for (auto& [key, variable] : variables) variable.copying = true;
   std::vector<PieceCopy> at_once;
   pieces.clear();
+  staged.clear();
   for (auto& [key, variable] : variables) {
     if (variable.is_object() || variable.on_device()) continue;
     variable.next.pieces.fit(variable.bytes);
@@ -228,7 +247,7 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
                   small ? &at_once : &pieces);
   }
   if (commit.generation) {
-    if (Status status = shards.begin(*commit.generation, &pieces); !status.ok()) return status;
+    if (Status status = shards.begin(*commit.generation, &pieces, &staged); !status.ok()) return status;
   }
   std::function<void(Status)> done = [this, commit](Status status) { arrived(std::move(status), commit); };
   std::function<Status()> work;
@@ -246,9 +265,13 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   uint64_t written = 0;
   try {
     // Before the end of a hidden commit the program writes nothing: its streams need not wait.
-    Status status = start(
-        hidden ? DeviceCopies::Way::kToHostAside : DeviceCopies::Way::kToHost,
-        [](const Variable& v) { return &v.next.memory; }, &tickets);
+    std::vector<DeviceRange> ranges = device_ranges([](const Variable& v) { return &v.next.memory; });
+    if (commit.generation) {
+      const std::vector<DeviceRange> of_shards = shards.device_ranges([](const Shard&) { return true; });
+      ranges.insert(ranges.end(), of_shards.begin(), of_shards.end());
+    }
+    Status status =
+        start(hidden ? DeviceCopies::Way::kToHostAside : DeviceCopies::Way::kToHost, ranges, &tickets);
     if (!status.ok()) {
       give_up();
       status.message = fmt::format("state: device memory can't be copied: {}", status.message);
@@ -276,7 +299,7 @@ Status State::Impl::digest_arrived(const Commit& commit) {
   if (!commit.devices) return {};
   if (copies->epoch() != commit.epoch) return {HVD_PEER_LOST, "the generation was lost meanwhile"};
   std::vector<Pieces> taken(variables.size());
-  std::vector<PieceCopy> batch;
+  std::vector<PieceCopy> batch = std::exchange(staged, {});
   size_t index = 0;
   for (auto& [key, variable] : variables) {
     if (variable.on_device()) {
@@ -287,18 +310,21 @@ Status State::Impl::digest_arrived(const Commit& commit) {
   }
   // By all cores, as its end is waited for. Who closes waits no longer than for so many pieces.
   constexpr size_t kAtOnce = 256;
+  uint64_t written = 0;
   for (std::span<const PieceCopy> rest = batch; !rest.empty();) {
     const auto some = rest.first(std::min(rest.size(), kAtOnce));
     rest = rest.subspan(some.size());
     const DeviceCopies::Use use(*copies);
     if (!use) return {HVD_CLOSED, "the context is closed"};
-    copy_pieces(some, true);
+    written += copy_pieces(some, true);
   }
   index = 0;
   for (auto& [key, variable] : variables) {
     if (variable.on_device()) variable.next_digest = taken[index].content();
     ++index;
   }
+  std::lock_guard lock(mutex);
+  statistics.written_bytes += written;
   return {};
 }
 

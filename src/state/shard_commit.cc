@@ -26,10 +26,12 @@ Status lacks_memory(int32_t rank) {
 
 }  // namespace
 
-Status Shards::begin(const Generation& generation, std::vector<PieceCopy>* pieces) {
+Status Shards::begin(const Generation& generation, std::vector<PieceCopy>* pieces,
+                     std::vector<PieceCopy>* staged) {
   next_ = {};
   window_ = nullptr;
   maps_.clear();
+  if (Status status = stage(); !status.ok()) return status;
   const bool shared = shares(generation);
   std::vector<Segment> list = segments(ranges(), -1);
   if (shared) await_spare(list.back().at + whole_lines(list.back().bytes));
@@ -39,9 +41,10 @@ Status Shards::begin(const Generation& generation, std::vector<PieceCopy>* piece
     return {HVD_INTERNAL, fmt::format("out of memory: {} bytes for the copy of shards", own_bytes())};
   }
   for (Segment& segment : next_.own->segments) {
+    const Shard& shard = shards_[segment.range.key];
     segment.pieces.fit(segment.bytes);
-    append_pieces(next_.own->data(segment), shards_[segment.range.key].live, segment.bytes, &segment.pieces,
-                  pieces);
+    append_pieces(next_.own->data(segment), shard.live, segment.bytes, &segment.pieces,
+                  shard.device ? staged : pieces);
   }
   return {};
 }

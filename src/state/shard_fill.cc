@@ -118,8 +118,8 @@ Status Shards::move(const std::vector<ShardMove>& moves, const Ranges& has, cons
   }
   for (const ParcelPtr& parcel : fresh) {
     for (Segment& segment : parcel->segments) {
-      const Shard& shard = shards_[segment.range.key];
-      uint8_t* const data = parcel.get() == own && shard.stale ? static_cast<uint8_t*>(shard.live) : nullptr;
+      Shard& shard = shards_[segment.range.key];
+      uint8_t* const data = parcel.get() == own && shard.stale ? shard.written() : nullptr;
       filling.add(*parcel, segment, data);
     }
   }

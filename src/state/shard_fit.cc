@@ -34,7 +34,7 @@ Status Shards::fit(const Generation& generation) {
     asked.global_elements = shard.elements;
     asked.offset = even.begin;
     asked.elements = even.elements();
-    asked.data = shard.live;
+    asked.data = shard.device ? shard.device->data : shard.live;
     const int32_t code = shard.reshard(&asked);
     if (code != 0) {
       Status status(HVD_CALLBACK_FAILED, fmt::format("reshard callback of state key '{}' returned {}: "
@@ -52,19 +52,20 @@ Status Shards::fit(const Generation& generation) {
                           shard.key, asked.elements, asked.offset,
                           asked.data == nullptr ? " without memory" : "", shard.elements)};
     }
-    shard.live = asked.data;
+    (shard.device ? shard.device->data : shard.live) = asked.data;
     shard.begin = asked.offset;
     shard.end = asked.offset + asked.elements;
+    shard.stale = true;
+    if (Status status = stage(&shard); !status.ok()) return status;
     shard.rank = rank;
     shard.size = size;
-    shard.stale = true;
   }
   return {};
 }
 
 Status Shards::take_live(const Generation& generation, uint64_t revision) {
   std::vector<PieceCopy> pieces;
-  if (Status status = begin(generation, &pieces); !status.ok()) return status;
+  if (Status status = begin(generation, &pieces, &pieces); !status.ok()) return status;
   copy_pieces(pieces, true);
   for (Segment& segment : next_.own->segments) segment.digest = segment.pieces.content();
   sealed_.own = std::move(next_.own);

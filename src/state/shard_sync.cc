@@ -311,9 +311,9 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   std::vector<PieceCopy> pieces;
   const bool moved = std::find(fresh.begin(), fresh.end(), next_.own) != fresh.end();
   for (const Segment& segment : next_.own->segments) {
-    const Shard& shard = shards_[segment.range.key];
+    Shard& shard = shards_[segment.range.key];
     if (moved ? !shard.stale : shard.stale)  // what was both is written already
-      append_pieces(shard.live, next_.own->data(segment), segment.bytes, nullptr, &pieces);
+      append_pieces(shard.written(), next_.own->data(segment), segment.bytes, nullptr, &pieces);
   }
   copy_pieces(pieces, true);
   adopt();

@@ -161,8 +161,7 @@ Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, co
   std::vector<PieceCopy> pieces;
   for (const ShardRange& range : tables.own[me]) {
     if (next.own != nullptr && !shards_[range.key].stale) continue;
-    if (!append_range(sources, range, elements[range.key], static_cast<uint8_t*>(shards_[range.key].live),
-                      &pieces)) {
+    if (!append_range(sources, range, elements[range.key], shards_[range.key].written(), &pieces)) {
       return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
     }
   }

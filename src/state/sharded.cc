@@ -23,9 +23,13 @@ void State::Impl::add_shard(const std::string& key, ShardInfo info, GenerationSo
     throw Error(HVD_INVALID, fmt::format("state key '{}': a shard of {} dimensions: expected one", key,
                                          tensor.shape.size()));
   }
+  check_served(key, tensor.memory);
   if (tensor.memory != HVD_MEMORY_HOST) {
-    throw Error(HVD_UNSUPPORTED,
-                fmt::format("state key '{}': a shard in device memory: expected host memory", key));
+    ShardOnDevice& device = shard.device.emplace();
+    device.memory = tensor.memory;
+    device.number = tensor.device;
+    device.data = tensor.data;
+    device.stream = tensor.stream;
   }
   shard.element_bytes = dtype_size(tensor.dtype);
   shard.reshard = std::move(info.reshard);
@@ -93,6 +97,7 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
     const InCallback inside(*this);
     local = shards.fit(generation);
   }
+  if (local.ok() && fresh) local = fetch(shards.device_ranges([](const Shard&) { return true; }));
   if (local.ok() && fresh) local = shards.take_live(generation, revision);
   // The reshard callbacks' time is the program's: each rank waits for others' from here on.
   const Time deadline = now() + timeout;
@@ -104,6 +109,7 @@ Status State::Impl::sync_shards(collective::Engine& engine, uint64_t revision, b
     if (generation.size() > 1) static_cast<void>(starved(engine, generation.rank, "a sync of shards"));
     status = {HVD_INTERNAL, "out of memory: sync of shards"};
   }
+  if (status.ok()) status = put_back_shards();
   if (!status.ok()) return status;
   const uint64_t own = shards.own_bytes(), held = shards.held_bytes();
   std::lock_guard lock(mutex);

@@ -85,6 +85,7 @@ void Shards::add(Shard shard, const Generation& place) {
                             "whole vector",
                             shard.key, shard.end - shard.begin, shard.begin, shard.elements));
   }
+  if (Status status = stage(&shard); !status.ok()) throw Error(status);
   shard.rank = place.rank;
   shard.size = place.size();
   shard.stale = true;
@@ -349,23 +350,28 @@ void Shards::leave_restore() {
   for (Shard& shard : shards_) shard.stale = true;
 }
 
-void Shards::append_restore(std::vector<PieceCopy>* pieces) {
+void Shards::append_restore(std::vector<PieceCopy>* pieces, std::vector<PieceCopy>* staged) {
   leave_restore();
   if (!sealed_.own) {
     std::vector<PieceCopy> found;
     for (uint32_t key = 0; key < shards_.size(); ++key) {
       Shard& shard = shards_[key];
+      if (!shard.staged()) continue;
       found.clear();
       shard.stale = !append_range(sealed_.held, {key, shard.begin, shard.end}, shard.element_bytes,
                                   static_cast<uint8_t*>(shard.live), &found);
-      if (!shard.stale) pieces->insert(pieces->end(), found.begin(), found.end());
+      if (shard.stale) continue;
+      shard.written();
+      std::vector<PieceCopy>* const list = shard.device ? staged : pieces;
+      list->insert(list->end(), found.begin(), found.end());
     }
     return;
   }
   for (const Segment& segment : sealed_.own->segments) {
     Shard& shard = shards_[segment.range.key];
-    if (segment.range.begin != shard.begin || segment.range.end != shard.end) continue;
-    append_pieces(shard.live, sealed_.own->data(segment), segment.bytes, nullptr, pieces);
+    if (segment.range.begin != shard.begin || segment.range.end != shard.end || !shard.staged()) continue;
+    append_pieces(shard.written(), sealed_.own->data(segment), segment.bytes, nullptr,
+                  shard.device ? staged : pieces);
     shard.stale = false;
   }
 }

@@ -46,6 +46,16 @@ inline constexpr uint64_t kWindow = 1 << 20;  // of parity on its way
 /// What is shorter is not worth a look into another's memory.
 inline constexpr uint64_t kReadFrom = 1 << 20;
 
+/// Of a shard in device memory: where it is, and host memory that stands for it.
+struct ShardOnDevice {
+  hvd_memory memory = HVD_MEMORY_HOST;
+  int32_t number = 0;
+  void* stream = nullptr;  // borrowed
+  void* data = nullptr;    // borrowed
+  Memory stage;
+  bool behind = false;  // it lacks what was written into `stage`
+};
+
 /// One key on this rank.
 struct Shard {
   std::string key;
@@ -55,12 +65,20 @@ struct Shard {
   int32_t copies = 1;
   int32_t parity = 0;  // not 0: instead of copies, a block of parity for so many shards
   Callback<hvd_reshard_fn> reshard;
-  void* live = nullptr;  // borrowed
+  void* live = nullptr;  // borrowed; of a shard on a device: what stands for it
+  std::optional<ShardOnDevice> device;
   int64_t begin = 0, end = 0;
   int32_t rank = -1, size = -1;  // of this worker when it got the range
   bool stale = false;            // `live` is not what the last commit has
 
   size_t bytes() const { return static_cast<size_t>(end - begin) * element_bytes; }
+  /// Whether there is host memory for all of it.
+  bool staged() const { return !device || device->stage.size() >= bytes(); }
+  /// `live` for a writer.
+  uint8_t* written() {
+    if (device) device->behind = true;
+    return static_cast<uint8_t*>(live);
+  }
   Spec spec() const;
 };
 
@@ -120,19 +138,36 @@ struct Parity {
 class Shards {
  public:
   /// reads_others: this rank reads the memory of others on its machine, and they its memory.
-  explicit Shards(bool reads_others, LoggerPtr logger = nullptr)
-      : reads_others_(reads_others), logger_(std::move(logger)) {}
+  /// copies: of shards in device memory; may be none.
+  explicit Shards(bool reads_others, LoggerPtr logger = nullptr,
+                  std::shared_ptr<DeviceCopies> copies = nullptr)
+      : reads_others_(reads_others), logger_(std::move(logger)), copies_(std::move(copies)) {}
   bool empty() const { return shards_.empty(); }
-  /// Throws Error(HVD_INVALID). `place`: of this worker now.
+  /// Throws Error(HVD_INVALID), or of a shard in device memory what its backend says. `place`: of this worker
+  /// now.
   void add(Shard shard, const Generation& place);
   void remove(const std::string& key);
   uint64_t own_bytes() const;
   uint64_t held_bytes() const;
 
+  // ---- Device memory (shard_device.cc) ----
+  bool on_device() const;
+  /// Host memory for all that lack it: where a sync had none for a new range.
+  Status stage();
+  using OfShard = std::function<bool(const Shard&)>;
+  /// Where shards lie that are on devices and which `wanted` takes.
+  std::vector<DeviceRange> device_ranges(const OfShard& wanted) const;
+  /// Where the device lacks what a restore or sync has written.
+  std::vector<DeviceRange> behind() const;
+  /// It lacks that no more.
+  void caught_up();
+  /// A device may still read and write what stands for it.
+  void leak() noexcept;
+
   // ---- Commit (shard_commit.cc) ----
   /// Appends copies of this rank's shards, to the parcel of the commit that is begun in `generation`.
-  /// HVD_INTERNAL: no memory.
-  Status begin(const Generation& generation, std::vector<PieceCopy>* pieces);
+  /// `staged`: of those on devices, whose copies to the host have to come first. HVD_INTERNAL: no memory.
+  Status begin(const Generation& generation, std::vector<PieceCopy>* pieces, std::vector<PieceCopy>* staged);
   /// Collective over all ranks of `generation`: places what was copied, and seals it. `local`: that this rank
   /// has failed before, which all of them are told, and fail alike.
   Status place(const Generation& generation, uint64_t revision, const Status& local);
@@ -142,15 +177,16 @@ class Shards {
   void adopt();
 
   // ---- Restore ----
-  /// Appends what puts the last commit back. Keys whose range has changed since are left to the sync.
-  void append_restore(std::vector<PieceCopy>* pieces);
+  /// Appends what puts the last commit back, `staged` into what stands for devices. Keys whose range has
+  /// changed since are left to the sync.
+  void append_restore(std::vector<PieceCopy>* pieces, std::vector<PieceCopy>* staged);
   /// All of it is left to the sync, which has to follow.
   void leave_restore();
 
   // ---- Sync (shard_fit.cc, shard_sync.cc, shard_leave.cc) ----
   /// This rank's ranges in a generation: asks the program where its place has changed. Calls its callbacks.
   Status fit(const Generation& generation);
-  /// Live values as the parcel of `revision`. HVD_INTERNAL: no memory.
+  /// Live values, devices' as they were copied last, as the parcel of `revision`. HVD_INTERNAL: no memory.
   Status take_live(const Generation& generation, uint64_t revision);
   /// The commit of `revision`, and one that is prepared, gain the live values of these keys, which they lack.
   /// HVD_INTERNAL: no memory.
@@ -184,6 +220,7 @@ class Shards {
     std::optional<size_t> block;  // of parity: of sealed_
   };
   std::vector<Rotten> read_again(const ShardLayout& layout) const;
+  Status stage(Shard* shard) const;
 
   struct Set {
     uint64_t revision = 0;
@@ -303,6 +340,7 @@ class Shards {
 
   const bool reads_others_;
   const LoggerPtr logger_;
+  const std::shared_ptr<DeviceCopies> copies_;
   std::vector<ParcelPlace> places_;          // of the commit that is placed, by rank
   std::vector<std::vector<uint8_t>> reads_;  // by rank, what it does with whose parcel; empty: nothing
   ParcelPtr window_;                         // for parity of the commit that is placed: room for one

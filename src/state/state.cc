@@ -34,6 +34,7 @@ State::Impl::~Impl() {
     variable.copy.memory.leak();
     variable.next.memory.leak();
   }
+  shards.leak();
 }
 
 void State::Impl::add(Spec spec, const collective::Tensor& where, Callback<hvd_save_fn> save,
@@ -50,13 +51,7 @@ void State::Impl::add(Spec spec, const collective::Tensor& where, Callback<hvd_s
     throw Error(HVD_INVALID, fmt::format("state key '{}': data is NULL: expected the {} bytes of {}",
                                          spec.key, bytes, spec.describe()));
   }
-  if (where.memory != HVD_MEMORY_HOST) {
-    Status status = copies != nullptr ? copies->serves(where.memory)
-                                      : Status(HVD_UNSUPPORTED,
-                                               fmt::format("nothing copies {}", memory_name(where.memory)));
-    status.message = fmt::format("state key '{}': {}", spec.key, status.message);
-    if (!status.ok()) throw Error(status);
-  }
+  check_served(spec.key, where.memory);
   std::vector<uint8_t> encoded;
   encode(spec, &encoded);
   Variable variable;
@@ -79,6 +74,16 @@ void State::Impl::add(Spec spec, const collective::Tensor& where, Callback<hvd_s
   const Digest digest = total();
   std::lock_guard lock(mutex);
   summary.digest = digest;
+}
+
+void State::Impl::check_served(const std::string& key, hvd_memory memory) const {
+  if (memory == HVD_MEMORY_HOST) return;
+  Status status = copies != nullptr
+                      ? copies->serves(memory)
+                      : Status(HVD_UNSUPPORTED, fmt::format("nothing copies {}", memory_name(memory)));
+  if (status.ok()) return;
+  status.message = fmt::format("state key '{}': {}", key, status.message);
+  throw Error(status);
 }
 
 void State::Impl::remove(const std::string& key) {
@@ -219,25 +224,44 @@ Status State::Impl::restore(bool shards_too) {
   Status status =
       load_objects([](Variable& variable) { return variable.committed ? &variable.copy : nullptr; }, false);
   if (!status.ok()) return status;
-  if (on_device > 0) {
-    status = put_back([](const Variable& v) { return v.committed ? &v.copy.memory : nullptr; });
-    if (!status.ok()) return status;
-  }
   pieces.clear();
+  staged.clear();
   for (auto& [key, variable] : variables) {
     if (variable.is_object() || variable.on_device() || !variable.committed) continue;
     append_pieces(variable.live, variable.copy.memory.data(), variable.bytes, nullptr,
                   &pieces);  // contract 4
   }
   if (shards_too) {
-    shards.append_restore(&pieces);
+    shards.append_restore(&pieces, &staged);
   } else {
     shards.leave_restore();
+  }
+  if (uses_devices()) {
+    status = restore_devices();
+    if (!status.ok()) {
+      shards.leave_restore();
+      return status;
+    }
   }
   copy_pieces(pieces, true);
   std::lock_guard lock(mutex);
   ++statistics.restores;
   return failed ? told : Status();
+}
+
+Status State::Impl::restore_devices() {
+  if (!staged.empty()) {
+    const DeviceCopies::Use use(*copies);
+    if (!use) return {HVD_CLOSED, "the context is closed: device memory is out of reach"};
+    copy_pieces(staged, true);
+  }
+  std::vector<DeviceRange> ranges =
+      device_ranges([](const Variable& v) { return v.committed ? &v.copy.memory : nullptr; });
+  const std::vector<DeviceRange> behind = shards.behind();
+  ranges.insert(ranges.end(), behind.begin(), behind.end());
+  Status status = put_back(ranges);
+  if (status.ok()) shards.caught_up();
+  return status;
 }
 
 State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopies> copies,

@@ -212,11 +212,11 @@ Status Sync::apply_on_devices() {
     const auto found = staged_->find(&variable);
     return found == staged_->end() ? nullptr : &found->second.memory;
   };
-  Status status = state_.put_back(arrived, staged_);
+  Status status = state_.put_back(state_.device_ranges(arrived), staged_);
   if (status.code == HVD_INTERNAL) {
     // Some may have been written.
-    static_cast<void>(state_.put_back(
-        [&](const Variable& v) { return arrived(v) != nullptr && v.committed ? &v.copy.memory : nullptr; }));
+    static_cast<void>(state_.put_back(state_.device_ranges(
+        [&](const Variable& v) { return arrived(v) != nullptr && v.committed ? &v.copy.memory : nullptr; })));
   }
   return status;
 }

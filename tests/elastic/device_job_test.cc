@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "elastic/job.h"
+#include "hvd/shards.h"
 #include "modules/nccl/double/nccl_double.h"
 
 namespace hvd::test {
@@ -44,6 +45,7 @@ class Trainer {
     hvddouble::drop_stream(stream);
     hvddouble::free_device_memory(weights);
     hvddouble::free_device_memory(gradient_);
+    if (moments_ != nullptr) hvddouble::free_device_memory(moments_);
   }
 
   void run(hvd_options* options) {
@@ -72,7 +74,8 @@ class Trainer {
   }
 
   const WorkerSeat seat;
-  Hook after_queueing;  // the step's work is queued, the commit not begun
+  bool sharded = false;  // moments, too: each rank has some, with a copy on another
+  Hook after_queueing;   // the step's work is queued, the commit not begun
   std::function<void(Trainer&)> at_begin;
   hvd_context* context = nullptr;
   hvd_state* state = nullptr;
@@ -101,9 +104,31 @@ class Trainer {
     hvd_status status = hvd_state_create(context, &state, error);
     if (status == HVD_OK) status = hvd_state_add_tensor(state, "weights", &t, error);
     if (status == HVD_OK) status = hvd_state_add_value(state, "step", &step, sizeof(step), error);
+    if (status == HVD_OK && sharded) status = add_moments(error);
     if (status != HVD_OK) return status;
     return hvd_run(
         context, state, [](void* self) { return static_cast<Trainer*>(self)->train(); }, this, error);
+  }
+
+  hvd_status add_moments(hvd_error* error) {
+    int64_t offset = 0;
+    hvd_status status =
+        hvd_shard_range(kCount, hvd_rank(context), hvd_size(context), &offset, &length_, error);
+    if (status != HVD_OK) return status;
+    moments_ = memory();
+    hvd_tensor t = tensor(moments_);
+    t.shape[0] = length_;
+    return hvd_state_add_shard(state, "moments", &t, kCount, offset, 1, &Trainer::reshard, this, nullptr,
+                               error);
+  }
+  static int32_t reshard(void* self, hvd_shard* shard) {
+    auto& trainer = *static_cast<Trainer*>(self);
+    if (shard->data != trainer.moments_) return 1;
+    hvddouble::synchronize(trainer.stream);
+    hvddouble::free_device_memory(trainer.moments_);
+    shard->data = trainer.moments_ = trainer.memory();
+    trainer.length_ = shard->elements;
+    return 0;
   }
 
   hvd_status train() {
@@ -117,7 +142,18 @@ class Trainer {
         return HVD_INTERNAL;
       }
     }
+    for (int64_t i = 0; i < length_; ++i) {
+      if (moments_[i] == static_cast<float>(step)) continue;
+      ADD_FAILURE() << "worker " << seat.worker << " begins step " << step << " with a moment of "
+                    << moments_[i];
+      return HVD_INTERNAL;
+    }
     while (step < steps_) {
+      if (sharded) {
+        hvddouble::enqueue(stream, [m = moments_, n = length_] {
+          for (int64_t i = 0; i < n; ++i) m[i] += 1;
+        });
+      }
       hvddouble::enqueue(stream, [g = gradient_] { std::fill(g, g + kCount, 1.0F); });
       hvd_tensor t = tensor(gradient_);
       hvd_status status = hvd_allreduce(context, "gradient", &t, &t, HVD_REDUCTION_AVERAGE, nullptr);
@@ -138,6 +174,8 @@ class Trainer {
   const int device_;
   std::vector<int64_t> begun_at_;
   float* gradient_ = nullptr;
+  float* moments_ = nullptr;
+  int64_t length_ = 0;  // of this rank's moments
 
  public:
   const hvddouble::CuStream stream;
@@ -178,6 +216,32 @@ TEST_F(DeviceJob, TrainsToTheEnd) {
     EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
   }
   expect_trained(3, 20);
+}
+
+TEST_F(DeviceJob, ShardsOnDevicesOutliveOneOfThem) {
+  constexpr uint64_t kVictim = 1;
+  {
+    Job job("a:3", {{"np", "3"}, {"min_np", "2"}, {"restart", "false"}},
+            [&](const WorkerSeat& seat, hvd_options* options) {
+              Trainer trainer(seat, outcomes, 12);
+              trainer.sharded = true;
+              trainer.after_queueing = [](Trainer& t) -> hvd_status {
+                if (t.seat.worker != kVictim || t.step != 6) return HVD_OK;
+                EXPECT_EQ(hvd_abort(t.context, "the test says so", nullptr), HVD_OK);
+                return HVD_CLOSED;
+              };
+              trainer.run(options);
+            });
+    job.start();
+    std::string sentence;
+    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  }
+  for (const Outcome& outcome : outcomes.get()) {
+    if (outcome.worker == kVictim) continue;
+    EXPECT_EQ(outcome.run, HVD_OK) << outcome.message;
+    EXPECT_EQ(outcome.begun_at, (std::vector<int64_t>{0, 5}));
+  }
+  expect_trained(2, 12);
 }
 
 // The one who is lost has queued its part of a collective, which its device never comes to: the others'

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "state/device_double.h"
 #include "state/fabric.h"
 #include "state/shards.h"
 
@@ -31,17 +32,39 @@ inline uint32_t count_of(int64_t i, uint64_t step) {
 /// As `copies`: parity of so many shards instead.
 constexpr int32_t parity_of(int32_t shards) { return -shards; }
 
+/// A device of one rank, with the memory of its longer key.
+struct ShardDevice {
+  ShardDevice() { copies->open(device); }
+  ~ShardDevice() {
+    device.hold(false);
+    EXPECT_EQ(device.pinned(), 0U) << "host memory of the device was not given back";
+    copies->close();
+  }
+  /// By a kernel on its stream.
+  void write(const std::vector<double>& values) {
+    device.launch([this, values, to = data] {
+      if (!values.empty()) std::memcpy(device.memory.view(to), values.data(), values.size() * sizeof(double));
+    });
+  }
+  DeviceDouble device;
+  std::shared_ptr<DeviceCopies> copies = std::make_shared<DeviceCopies>(std::chrono::seconds(60));
+  void* data = nullptr;
+};
+
 /// A rank with two sharded keys, a tensor that all have alike, and the number of its steps, which is its
 /// revision.
 struct Worker {
   Worker(std::string on, int32_t rank, int32_t size, int32_t copies, std::string name = "m",
-         const Settings& settings = {}, int64_t length = kLong, LoggerPtr logger = nullptr)
-      : host(std::move(on)), state(std::move(logger), nullptr, nullptr, settings) {
+         const Settings& settings = {}, int64_t length = kLong, LoggerPtr logger = nullptr,
+         bool on_device = false)
+      : host(std::move(on)),
+        gpu(on_device ? std::make_unique<ShardDevice>() : nullptr),
+        state(std::move(logger), nullptr, gpu ? gpu->copies : nullptr, settings) {
     set_values(even_range(0, length, rank, size));
     set_counts(even_range(1, kShort, rank, size));
     at = {rank, size};
-    shard(name, HVD_DTYPE_FLOAT64, values.data(), static_cast<int64_t>(values.size()), length,
-          values_range.begin, copies, &Worker::reshard_values);
+    shard(name, HVD_DTYPE_FLOAT64, gpu ? gpu->data : values.data(), static_cast<int64_t>(values.size()),
+          length, values_range.begin, copies, &Worker::reshard_values);
     shard("n", HVD_DTYPE_UINT32, counts.data(), static_cast<int64_t>(counts.size()), kShort,
           counts_range.begin, copies < 0 ? parity_of(2) : 2, &Worker::reshard_counts);
     state.add_tensor("w", {weights.data(), HVD_DTYPE_FLOAT32, {static_cast<int64_t>(weights.size())}});
@@ -51,6 +74,8 @@ struct Worker {
              int64_t offset, int32_t copies, hvd_reshard_fn reshard) {
     ShardInfo info;
     info.tensor = {data, dtype, {length}};
+    if (gpu && data == gpu->data)
+      info.tensor = {data, dtype, {length}, HVD_MEMORY_CUDA, 3, gpu->device.stream()};
     info.global_elements = global;
     info.offset = offset;
     info.copies = std::max(copies, 0);
@@ -75,8 +100,9 @@ struct Worker {
   }
   static int32_t reshard_values(void* self, hvd_shard* shard) {
     auto& worker = *static_cast<Worker*>(self);
+    EXPECT_TRUE(!worker.gpu || shard->data == worker.gpu->data);
     worker.set_values({0, shard->offset, shard->offset + shard->elements});
-    shard->data = worker.values.data();
+    shard->data = worker.gpu ? worker.gpu->data : worker.values.data();
     ++worker.resharded;
     return worker.refuses ? 3 : 0;
   }
@@ -91,6 +117,9 @@ struct Worker {
     values.assign(static_cast<size_t>(range.elements()), 0);
     for (int64_t i = range.begin; i < range.end; ++i)
       values[static_cast<size_t>(i - range.begin)] = value_of(i, 0);
+    if (!gpu) return;
+    gpu->data = gpu->device.memory.allocate(values.size() * sizeof(double) + 1);
+    gpu->write(values);
   }
   void set_counts(const ShardRange& range) {
     counts_range = range;
@@ -103,12 +132,14 @@ struct Worker {
     step = to;
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = value_of(values_range.begin + static_cast<int64_t>(i), step);
+    if (gpu) gpu->write(values);
     for (size_t i = 0; i < counts.size(); ++i)
       counts[i] = count_of(counts_range.begin + static_cast<int64_t>(i), step);
     for (float& w : weights) w = static_cast<float>(step);
   }
   void spoil() {
     std::fill(values.begin(), values.end(), -1);
+    if (gpu) gpu->write(values);
     std::fill(counts.begin(), counts.end(), 77);
     std::fill(weights.begin(), weights.end(), -1.F);
     step = 999;
@@ -116,14 +147,20 @@ struct Worker {
   void expect_step(uint64_t wanted) const {
     ASSERT_EQ(step, wanted);
     ASSERT_EQ(state.revision(), wanted);
-    for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_EQ(values[i], value_of(values_range.begin + static_cast<int64_t>(i), wanted)) << i;
+    std::vector<double> now = values;
+    if (gpu) {
+      gpu->device.synchronize();
+      now = gpu->device.memory.get<double>(gpu->data, values.size());
+    }
+    for (size_t i = 0; i < now.size(); ++i)
+      ASSERT_EQ(now[i], value_of(values_range.begin + static_cast<int64_t>(i), wanted)) << i;
     for (size_t i = 0; i < counts.size(); ++i)
       ASSERT_EQ(counts[i], count_of(counts_range.begin + static_cast<int64_t>(i), wanted)) << i;
     for (const float w : weights) ASSERT_EQ(w, static_cast<float>(wanted));
   }
 
   std::string host;
+  std::unique_ptr<ShardDevice> gpu;  // if the longer key is on one: `values` are what was written there
   std::vector<double> values;
   std::vector<uint32_t> counts;
   std::vector<float> weights = std::vector<float>(50, 0);
@@ -148,9 +185,9 @@ struct ShardJob : ::testing::Test {
   }
   Worker& add(int32_t size, const std::string& name = "m") {
     const auto rank = static_cast<int32_t>(workers.size());
-    return *workers.emplace_back(
-        std::make_unique<Worker>(std::string(1, machines[static_cast<size_t>(rank) % machines.size()]), rank,
-                                 size, copies_, name, settings, length, logged ? logger() : nullptr));
+    return *workers.emplace_back(std::make_unique<Worker>(
+        std::string(1, machines[static_cast<size_t>(rank) % machines.size()]), rank, size, copies_, name,
+        settings, length, logged ? logger() : nullptr, on_devices));
   }
   /// Of all workers, into `lines`.
   LoggerPtr logger() {
@@ -237,6 +274,7 @@ struct ShardJob : ::testing::Test {
   std::string machines = "ab";  // a letter each: ranks are on them in turns
   Settings settings;
   bool logged = false;
+  bool on_devices = false;         // the longer key
   std::vector<std::string> lines;  // guarded by mutex
   ~ShardJob() override { fabric.reset(); }
 };

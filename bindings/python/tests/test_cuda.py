@@ -163,6 +163,40 @@ hvd.shutdown()
 """
 
 
+SHARDS = HEAD + """
+import json
+state = hvd.elastic.TorchState(step=0)
+ELEMENTS = 1_000_003
+shard = state.add_shard("m", ELEMENTS, allocate=lambda length: torch.zeros(length, dtype=torch.float64))
+
+def expected():
+    return torch.arange(shard.offset, shard.offset + len(shard), dtype=torch.float64) + state.step
+
+@hvd.elastic.run
+def train(state):
+    same = torch.equal(shard.array, expected()) and shard.array.is_cuda
+    print(json.dumps({"event": "train", "rank": hvd.rank(), "size": hvd.size(), "step": state.step, "same": same}), flush=True)
+    while state.step < 12:
+        shard.array += 1
+        state.step += 1
+        if state.step % 4 == 0:
+            state.commit()
+        if state.step == 6 and hvd.size() == 3:
+            hvd.barrier()
+            print(json.dumps({"event": "ready", "rank": hvd.rank(), "pid": os.getpid()}), flush=True)
+            while True:
+                hvd.allreduce_(torch.ones(1))
+                torch.cuda.synchronize()
+
+shard.array[:] = expected()
+train(state)
+whole = hvd.allgather(shard.array)
+same = torch.equal(whole, torch.arange(ELEMENTS, dtype=torch.float64) + 12)
+print(json.dumps({"event": "end", "step": state.step, "same": same}), flush=True)
+hvd.shutdown()
+"""
+
+
 def on_the_device(script):
     """test_torch_distributed.py's, with tensors on the GPU."""
     head = (
@@ -203,6 +237,12 @@ def test_state_on_the_device_survives_a_loss(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(STATE)
     assert all(end["error"] < 1e-4 and end["step"] == 12 for end in killed(script))
+
+
+def test_shards_on_the_device_survive_a_loss(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(SHARDS)
+    assert all(end["same"] and end["step"] == 12 for end in killed(script))
 
 
 @pytest.mark.parametrize("kind", ["ddp", *(["fsdp"] if scripts.NEW_ENOUGH else [])])

@@ -162,8 +162,9 @@ class State:
         workers are in groups of m + 1 or more, and one of each group may be lost at once
         (hvd_state_add_shard_with_parity).
 
-        allocate(length) gives memory for a range: a one-dimensional array in host memory with its initial
-        values; by default NumPy's zeros of `dtype`. It is asked now, and again after each change of ranks.
+        allocate(length) gives memory for a range: a one-dimensional array with its initial values, on the
+        host, or on a GPU that a backend serves; by default NumPy's zeros of `dtype`. It is asked now, and
+        again after each change of ranks.
         split(rank, size) gives (offset, length); by default an even split. With shards all ranks take part in
         each commit and save.
         """
