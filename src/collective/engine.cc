@@ -105,12 +105,16 @@ Status Engine::check(Duration timeout, uint64_t* ret_word) {
 }
 
 std::optional<Status> Engine::begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question) {
-  ret_question->name = kCheckName;
+  static const std::string name(kCheckName);
+  {
+    const Lock lock(mutex_);
+    if (Status status = obstacle(Kind::kAgree, name, keys_.contains(name) || meeting(name)); !status.ok())
+      return status;
+    if (checks_.begin(ret_word)) return Status();
+  }
+  ret_question->name = name;
   ret_question->kind = Kind::kAgree;
   ret_question->timeout = timeout;
-  const Lock lock(mutex_);
-  if (Status status = obstacle(*ret_question); !status.ok()) return status;
-  if (checks_.begin(ret_word)) return Status();
   return {};
 }
 
@@ -134,19 +138,23 @@ Status Engine::ask(Submission question, uint64_t* ret_word) {
 }
 
 Status Engine::obstacle(const Submission& s) {
+  return obstacle(s.kind, s.name,
+                  s.members.empty() ? keys_.contains(s.name) || meeting(s.name)
+                                    : keys_.contains(matching_key(s.name, s.set, s.members)));
+}
+
+Status Engine::obstacle(Kind kind, const std::string& name, bool in_use) {
   if (down() != nullptr) return *down();
   if (finished_) {
-    return stamped(
-        Status(HVD_CLOSED, fmt::format("{} '{}': this rank has finished and calls no more operations",
-                                       kind_name(s.kind), s.name)));
+    return stamped(Status(
+        HVD_CLOSED,
+        fmt::format("{} '{}': this rank has finished and calls no more operations", kind_name(kind), name)));
   }
-  const bool in_use = s.members.empty() ? keys_.contains(s.name) || meeting(s.name)
-                                        : keys_.contains(matching_key(s.name, s.set, s.members));
   if (!in_use) return {};
   return stamped(
       Status(HVD_INVALID, fmt::format("{} '{}': an operation of that name is still under way on this "
                                       "rank",
-                                      kind_name(s.kind), s.name)));
+                                      kind_name(kind), name)));
 }
 
 /// Rank 0 has to remember them until all ranks have called them. Nothing was sent yet.

@@ -187,6 +187,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   /// Why this operation can't be started now; HVD_OK if it can. Under the lock.
   Status obstacle(const Submission& submission);
+  Status obstacle(Kind kind, const std::string& name, bool in_use);
   /// Without memory the generation is stuck, and the operation is over.
   void begin(const OperationPtr& op, bool question, Lock& lock) noexcept;
   void enter(const OperationPtr& op, bool question);

@@ -2,6 +2,7 @@
 #include "collective/grants.h"
 
 #include "backend/board.h"
+#include "collective/matcher.h"
 #include "collective/mismatch.h"
 
 namespace hvd::collective {
@@ -22,7 +23,9 @@ Grant Grants::agreed(const SignaturePtr& call, uint64_t word) {
   known.times = same ? known.times + 1 : 1;
   if (known.times < 2) return {};
   if (known.grant.number == 0) {
-    if (slots_ == backend::kBoardSlots) return {};
+    const bool question = is_question(*call);
+    if (slots_ + (question || question_ ? 0 : 1) >= backend::kBoardSlots) return {};
+    question_ = question_ || question;
     known.grant.slot = slots_++;
   }
   if (known.grant.number == backend::Board::kMostGrants) return {};

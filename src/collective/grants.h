@@ -25,6 +25,7 @@ class Grants {
   };
   std::unordered_map<std::string, Known> known_;  // by key
   uint32_t slots_ = 0;                            // taken: a slot stays with its key
+  bool question_ = false;                         // whether one is that of checks, which always have one
 };
 
 }  // namespace hvd::collective

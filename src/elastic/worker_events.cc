@@ -28,11 +28,14 @@ const char* name_of(hvd_event_kind kind) {
   }
 }
 
+/// A word is an epoch * 2 + whether hosts have changed: the newest epoch that any rank knows decides, by its
+/// own flag.
+bool is_interrupt(uint64_t word) { return (word & 1U) != 0; }
+
 }  // namespace
 
 Status verdict_on(uint64_t word, uint64_t epoch) {
-  // epoch * 2 + interrupt: the newest epoch that any rank knows decides, by its own flag.
-  if ((word & 1U) == 0 || (word >> 1U) <= epoch) return {};
+  if (!is_interrupt(word) || (word >> 1U) <= epoch) return {};
   return Status(
       HVD_HOSTS_UPDATED,
       fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
@@ -189,6 +192,7 @@ Status Worker::check_host_updates() {
   } else {
     return current_.why_no_engine();
   }
+  if (!is_interrupt(word)) return {};
   return verdict_on(word, membership().membership_epoch);
 }
 

@@ -1,6 +1,9 @@
 // Meeting on the board, case by case.
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "collective/grants.h"
 #include "collective/simulation.h"
 
 namespace hvd::collective {
@@ -440,10 +443,33 @@ TEST(Meeting, AfterAFailureNobodyMeets) {
 // More names than slots, and names that never repeat.
 TEST(Meeting, MoreNamesThanSlotsGoByMessages) {
   Ranks ranks(2);
-  for (size_t i = 0; i < backend::kBoardSlots; ++i) ranks.grant("n" + std::to_string(i));
+  const size_t slots = backend::kBoardSlots - 1;  // and one for checks
+  for (size_t i = 0; i < slots; ++i) ranks.grant("n" + std::to_string(i));
   for (int i = 0; i < 4; ++i) ranks.call("one more");
   for (int i = 0; i < 3000; ++i) ranks.call("once " + std::to_string(i));
-  for (size_t i = 0; i < backend::kBoardSlots; ++i) ranks.meet("n" + std::to_string(i));
+  for (size_t i = 0; i < slots; ++i) ranks.meet("n" + std::to_string(i));
+}
+
+TEST(Grants, ChecksHaveASlotHoweverManyNamesRepeat) {
+  for (const size_t before : {size_t{0}, size_t{10}, size_t{1000}}) {
+    Grants grants;
+    std::set<uint32_t> slots;
+    size_t names = 0;
+    const auto twice = [&](Kind kind, const std::string& name) {
+      const auto call = std::make_shared<Signature>();
+      call->kind = kind;
+      call->name = call->key = name;
+      static_cast<void>(grants.agreed(call, 0));
+      const Grant grant = grants.agreed(call, 0);
+      if (grant.number != 0) { EXPECT_TRUE(slots.insert(grant.slot).second) << grant.slot; }
+      return grant.number != 0;
+    };
+    for (; names < before; ++names) twice(Kind::kAllreduce, std::to_string(names));
+    EXPECT_TRUE(twice(Kind::kAgree, kCheckName));
+    for (; names < 1000; ++names) twice(Kind::kAllreduce, std::to_string(names));
+    EXPECT_EQ(slots.size(), backend::kBoardSlots);
+    EXPECT_EQ(*slots.rbegin(), backend::kBoardSlots - 1);
+  }
 }
 
 }  // namespace
