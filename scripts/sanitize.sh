@@ -1,11 +1,26 @@
 #!/usr/bin/env bash
 # Builds with AddressSanitizer and UndefinedBehaviorSanitizer, then with ThreadSanitizer, and runs the unit
 # tests and the scenarios under each: scripts/sanitize.sh [--quick|--short] [asan] [tsan] [-- ctest arguments]
+# Or scripts/sanitize.sh --few: the first two by clang, in the fuzzers' build, and of the quick lane what
+# copies, shares and reads bytes.
 # --short: of the scenarios those of the default lane under asan alone, and under tsan of the quick lane what
 # has threads. --quick: under asan the quick lane as well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test
+
+if [ "${1:-}" = --few ]; then
+  few=(state_test hidden_commit_test sync_test state_device_test shards_device_test shard_rot_test feed_test
+       wire_messages_test wire_strangers_test wire_channel_test collective_engine_failure_test
+       local_messages_test kit_links_test)
+  scripts/install-deps.sh fuzz
+  cmake --preset fuzz >/dev/null
+  cmake --build --preset fuzz --target "${few[@]}"
+  export ASAN_OPTIONS="detect_stack_use_after_return=1:detect_leaks=1:${ASAN_OPTIONS:-}"
+  export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1" HVD_TEST_PATIENCE=${HVD_TEST_PATIENCE:-4}
+  exec ctest --test-dir build/fuzz -j "${HVD_TEST_JOBS:-$(nproc)}" --output-on-failure --no-tests=error \
+    -R "^($(IFS='|' && echo "${few[*]}"))\$"
+fi
 
 lane=
 case "${1:-}" in --quick | --short) lane=${1#--} && shift ;; esac

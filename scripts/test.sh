@@ -3,10 +3,10 @@
 # [ctest's arguments]
 #   quick   pure tests and tests in one process: a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
-#   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format and 3 minutes of
-#           chaos. What CI runs.
-#   extended  full, then sanitizers, fuzzers, the crates that build the library, on bare Debian systems the
-#             wheel and the pages' lines, and aarch64 in an emulator
+#   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format, 3 minutes of
+#           chaos, 5 seconds of each fuzzer and a few tests under ASan and UBSan. What CI runs.
+#   extended  full, then sanitizers at length, fuzzers for longer, the crates that build the library, on bare
+#             Debian systems the wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
 # for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores; in lane quick, which waits a lot,
 # twice that).
@@ -52,6 +52,8 @@ ctest --preset release -j "${HVD_TEST_JOBS:-$jobs}" "${filter[@]}" "$@"
 
 scripts/lint.sh --format
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
+scripts/fuzz.sh --seconds 5 --seed "${HVD_TEST_SEED:-1}"
+scripts/sanitize.sh --few
 [ -n "$extended" ] || exit 0
 # These compile the core one file at a time, the release a room at a time: each file has its own includes.
 scripts/sanitize.sh --short
