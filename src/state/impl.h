@@ -56,6 +56,7 @@ struct State::Impl {
   std::atomic<Time> placed_by{Time()};         // while the thread places shards: when that is over
   std::vector<PieceCopy> pieces;               // of a copy, kept so that a commit allocates nothing
   std::vector<PieceCopy> staged;               // likewise, of what devices' copies to the host bring
+  std::shared_ptr<SharedCopy> hidden_copy;     // of a hidden commit; guarded by mutex
   const bool check_live;                       // option check_commits
   const bool reads_others;                     // option local
   bool begun = false;                          // hidden, and its end was not called
@@ -142,8 +143,8 @@ struct State::Impl {
   /// Memory for `copy` of a variable: an object's after its save callback. What of it has no pages yet is
   /// appended to `fresh`.
   Status make_room(Variable& variable, Copy* copy, std::vector<std::span<uint8_t>>* fresh) const;
-  /// Copies what is in host memory into the second set of buffers.
-  void copy_host_part(bool parallel);
+  /// What is in host memory was copied into the second set of buffers.
+  void host_part_copied(uint64_t written);
   /// Copies the objects' bytes into the second set of buffers: none is borrowed after that. Returns how many
   /// bytes had to be written.
   uint64_t take_objects();

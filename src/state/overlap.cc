@@ -35,6 +35,12 @@ CopyThread& State::Impl::copy_thread() {
 Status State::Impl::rest() {
   constexpr Duration kPatience = std::chrono::minutes(10);
   const Duration patience = copies != nullptr ? copies->timeout : kPatience;
+  std::shared_ptr<SharedCopy> copy;
+  {
+    const std::lock_guard lock(mutex);
+    copy = std::exchange(hidden_copy, nullptr);
+  }
+  if (copy != nullptr) copy->help();  // the program waits: its cores are free
   if (thread == nullptr || thread->idle(now() + patience)) return {};
   // The placing of shards has a deadline of its own, and names the ranks that did not come (contract 12).
   if (thread->idle(placed_by)) return {};
@@ -186,8 +192,7 @@ uint64_t State::Impl::take_objects() {
   return written;
 }
 
-void State::Impl::copy_host_part(bool parallel) {
-  const uint64_t written = copy_pieces(pieces, parallel);
+void State::Impl::host_part_copied(uint64_t written) {
   for (auto& [key, variable] : variables) {
     if (!variable.is_object() && !variable.on_device()) variable.next_digest = variable.next.pieces.content();
   }
@@ -251,9 +256,11 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   }
   std::function<void(Status)> done = [this, commit](Status status) { arrived(std::move(status), commit); };
   std::function<Status()> work;
+  std::shared_ptr<SharedCopy> copy;
   if (hidden) {
-    work = [this] {
-      copy_host_part(false);
+    copy = std::make_shared<SharedCopy>(pieces);
+    work = [this, copy] {
+      host_part_copied(copy->finish());
       return Status();
     };
   }
@@ -278,7 +285,7 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
       return status;
     }
     written = take_objects() + copy_pieces(at_once, false);
-    if (!hidden) copy_host_part(true);  // while devices are at theirs
+    if (!hidden) host_part_copied(copy_pieces(pieces, true));  // while devices are at theirs
   } catch (...) {
     give_up();
     throw;
@@ -287,6 +294,7 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
     std::lock_guard lock(mutex);
     statistics.written_bytes += written;
     pending = commit.counted;
+    hidden_copy = std::move(copy);
   }
   begun = hidden;
   waits.watch(std::move(tickets), std::move(done), std::move(work));

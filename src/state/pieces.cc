@@ -149,4 +149,33 @@ uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel) {
   return work.written;
 }
 
+SharedCopy::SharedCopy(std::span<const PieceCopy> list) : list_(list) {
+  for (const PieceCopy& piece : list) bytes_ += piece.size;
+  stream_ = bytes_ >= kStreamFrom;
+}
+
+bool SharedCopy::make_one() {
+  const size_t i = next_++;
+  if (i >= list_.size()) return false;
+  written_ += copy_piece(list_[i], stream_);
+  if (++done_ < list_.size()) return true;
+  const std::lock_guard lock(mutex_);
+  all_done_.notify_all();
+  return true;
+}
+
+uint64_t SharedCopy::finish() {
+  while (make_one()) {}
+  std::unique_lock lock(mutex_);
+  all_done_.wait(lock, [&] { return done_ >= list_.size(); });
+  return written_;
+}
+
+void SharedCopy::help() {
+  const size_t begun = next_;
+  if (begun >= list_.size()) return;
+  const size_t left = list_.size() - begun;
+  in_parallel(left, bytes_ / list_.size() * left, [this](size_t) { make_one(); });
+}
+
 }  // namespace hvd::state

@@ -2,9 +2,12 @@
 // again, and several cores can take part.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -72,6 +75,30 @@ uint64_t copy_pieces(std::span<const PieceCopy> list, bool parallel);
 /// One of them, in this thread; gives the bytes that had to be written. `stream`: past the caches, if nothing
 /// is to be known of it.
 uint64_t copy_piece(const PieceCopy& piece, bool stream = false);
+
+/// Copies that one thread makes, and that whoever comes to wait for them makes with it.
+class SharedCopy {
+ public:
+  /// `list` must stay until finish() has returned.
+  explicit SharedCopy(std::span<const PieceCopy> list);
+  /// Makes those that nobody has begun, and waits for those that others have; once. Returns the bytes that
+  /// had to be written.
+  uint64_t finish();
+  /// Makes those that nobody has begun, as copy_pieces does in parallel. Any thread but that of finish(), and
+  /// after that as well.
+  void help();
+
+ private:
+  bool make_one();
+
+  const std::span<const PieceCopy> list_;
+  uint64_t bytes_ = 0;
+  bool stream_ = false;
+  std::atomic<size_t> next_{0}, done_{0};
+  std::atomic<uint64_t> written_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+};
 
 /// Adds bytes to others, as exclusive or.
 void add_bytes(uint8_t* to, const uint8_t* from, size_t size);

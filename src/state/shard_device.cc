@@ -1,5 +1,5 @@
-// Shards in device memory. Host memory stands for each: commits are copied from there, restores and syncs write
-// there, and nothing else of a state tells them from shards of the host.
+// Shards in device memory. Host memory stands for each: commits are copied from there, restores and syncs
+// write there, and nothing else of a state tells them from shards of the host.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -90,6 +90,44 @@ TEST(Hidden, WhateverComesNextWaitsForIt) {
   }
 }
 
+// Pieces are made once each, by whoever comes first.
+TEST(Hidden, WhoWaitsCopiesWithTheThread) {
+  constexpr size_t kSize = 40 * kPiece + 100;
+  std::vector<uint8_t> from(kSize), to(kSize);
+  for (size_t i = 0; i < kSize; ++i) from[i] = static_cast<uint8_t>(i / kPiece + i);
+  for (int round = 0; round < 20; ++round) {
+    std::fill(to.begin(), to.end(), 0);
+    Pieces pieces;
+    pieces.fit(kSize);
+    std::vector<PieceCopy> list;
+    append_pieces(to.data(), from.data(), kSize, &pieces, &list);
+    SharedCopy copy(list);
+    uint64_t written = 0;
+    std::thread thread([&] { written = copy.finish(); });
+    copy.help();
+    thread.join();
+    copy.help();  // late
+    EXPECT_EQ(written, kSize);
+    EXPECT_EQ(to, from);
+    EXPECT_EQ(pieces.content(), content_digest(from.data(), kSize));
+  }
+}
+
+// All of a large commit, however early it is waited for.
+TEST(Hidden, ALargeCommitThatIsWaitedForAtOnceIsWhole) {
+  State state(nullptr);
+  std::vector<uint64_t> tensor(size_t{5} << 20);
+  state.add_tensor("t", {tensor.data(), HVD_DTYPE_UINT64, {std::ssize(tensor)}});
+  for (uint64_t step = 1; step < 8; ++step) {
+    for (size_t i = 0; i < tensor.size(); ++i) tensor[i] = i * step;
+    ASSERT_TRUE(state.begin().ok());
+    ASSERT_TRUE(state.end().ok());
+    std::fill(tensor.begin(), tensor.end(), 0);
+    ASSERT_TRUE(state.restore().ok());
+    for (size_t i = 0; i < tensor.size(); ++i) ASSERT_EQ(tensor[i], i * step);
+  }
+}
+
 TEST(Hidden, AFailingCallbackLeavesTheCommitBefore) {
   Rank rank(1);
   ASSERT_TRUE(rank.state.begin().ok());

@@ -186,5 +186,58 @@ TEST_F(NoMemoryForShards, ACommitThatCantBeginOnOneRankFailsOnAll) {
   EXPECT_FALSE(failed);
 }
 
+TEST_F(NoMemoryForShards, ARestoreThatFailsAnywhereCanBeRepeated) {
+  start(2, 1);
+  ASSERT_TRUE(ok(sync()));
+  ASSERT_TRUE(ok(commit()));
+  bool failed = true;
+  for (size_t at = 0; failed && at < kMost; ++at) {
+    workers[0]->spoil();
+    {
+      const Starved starved(at);
+      static_cast<void>(guarded([&] { return workers[0]->state.restore(); }));
+      failed = Starved::has_failed();
+    }
+    ASSERT_TRUE(workers[0]->state.restore().ok()) << at;
+    expect_step(1);
+  }
+  EXPECT_FALSE(failed);
+}
+
+// A search for divergence, which reads shards again: whoever can't go on gives the generation up.
+TEST_F(NoMemoryForShards, AComparisonThatFailsOnOneRankNamesNobody) {
+  bool failed = true;
+  for (size_t at = 0; failed && at < kMost; ++at) {
+    start(3, 1);
+    ASSERT_TRUE(ok(sync()));
+    ASSERT_TRUE(ok(commit()));
+    std::vector<std::vector<Diverged>> found(workers.size());
+    const auto statuses = all([&](Worker& worker) {
+      const auto rank = static_cast<size_t>(worker.at.first);
+      const auto call = [&] {
+        return worker.state.find_diverged(fabric->engine(worker.at.first), worker.at.first, seconds(60),
+                                          &found[rank]);
+      };
+      if (rank != 1) return call();
+      const Starved starved(at);
+      Status status = guarded(call);
+      failed = Starved::has_failed();
+      if (status.ok()) return status;
+      for (const int32_t other : {0, 2}) fabric->engine(other).fail({HVD_PEER_LOST, "rank 1 is lost"});
+      return status;
+    });
+    EXPECT_TRUE(statuses[1].ok() || failed) << text(statuses);
+    for (const Status& status : statuses) EXPECT_NE(status.code, HVD_TIMEOUT) << status.message;
+    for (const auto& diverged : found) EXPECT_TRUE(diverged.empty());
+    if (HasFailure()) FAIL() << "allocation " << at;
+    form();
+    restore();
+    ASSERT_TRUE(ok(sync())) << at;
+    expect_step(1);
+    fabric.reset();
+  }
+  EXPECT_FALSE(failed);
+}
+
 }  // namespace
 }  // namespace hvd::state
