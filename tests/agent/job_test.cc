@@ -43,7 +43,7 @@ class AgentJob : public ::testing::Test {
   }
   std::string address() { return "127.0.0.1:" + std::to_string(driver_->status().port); }
 
-  std::unique_ptr<Agent> agent(const std::string& host, const std::string& patience = "20") {
+  Agent* agent(const std::string& host, const std::string& patience = "20") {
     Options options([](const std::string&) { return std::nullopt; });
     options.logger = log_.logger;
     set(&options, {{"driver", address()},
@@ -52,9 +52,9 @@ class AgentJob : public ::testing::Test {
                    {"guard", HVD_GUARD_FILE},
                    {"agent_timeout", patience},
                    {"stop_grace", "1"}});
-    auto result = std::make_unique<Agent>(options);
-    result->start();
-    return result;
+    agents_.push_back(std::make_unique<Agent>(options));
+    agents_.back()->start();
+    return agents_.back().get();
   }
   static void set(Options* options, const std::vector<std::pair<std::string, std::string>>& values) {
     for (const auto& [key, value] : values) options->set(key, value);
@@ -63,12 +63,13 @@ class AgentJob : public ::testing::Test {
     return events_.wait([&] { return lines_.size() >= count; });
   }
 
-  /// Sends a first message as `identity` and gives the reason why it was refused.
+  /// Sends a first message as `identity` and gives the reason why it was refused; who is accepted leaves.
   std::string refusal(const std::string& identity, wire::AgentHelloT hello, uint64_t term = 0) {
     Loop loop("stranger");
     Events events;
     std::shared_ptr<wire::Channel> channel;
     std::string reason;
+    bool closed = false;
     wire::connect_channel(
         loop, address(), kJobSecret, identity, {}, kDeadline,
         [&](std::shared_ptr<wire::Channel> connected, const Status& why) {
@@ -82,6 +83,7 @@ class AgentJob : public ::testing::Test {
           };
           handlers.closed = [&](const Status& why) {
             events.change([&] {
+              closed = true;
               if (reason.empty()) reason = why.message;
             });
           };
@@ -92,6 +94,16 @@ class AgentJob : public ::testing::Test {
           channel->send(wire::encode(message));
         });
     EXPECT_TRUE(events.wait([&] { return !reason.empty(); }));
+    if (reason == "accepted") {  // or the driver would wait for it at its end
+      hvd::test::run_on(loop, [&] {
+        wire::EnvelopeT message = wire::envelope("j", 0, 0, wire::AgentLeaveT());
+        message.sequence = 2;
+        message.term = term;
+        channel->send(wire::encode(message));
+        return 0;
+      });
+      EXPECT_TRUE(events.wait([&] { return closed; }));
+    }
     hvd::test::run_on(loop, [&] {
       if (channel) channel->close(Duration(0));
       channel.reset();
@@ -114,14 +126,15 @@ class AgentJob : public ::testing::Test {
   Options options_{[](const std::string&) { return std::nullopt; }};
   Events events_;
   std::vector<std::string> lines_;
-  std::shared_future<void> blocked_;  // a reader that takes nothing before
+  std::shared_future<void> blocked_;            // a reader that takes nothing before
+  std::vector<std::unique_ptr<Agent>> agents_;  // which outlive the driver: it waits for those that are gone
   std::unique_ptr<driver::Driver> driver_;
 };
 
 TEST_F(AgentJob, WorkersRunUnderTheirAgentsAndEndWithTheJob) {
   start_driver({"sh", "-c", "echo \"$HVD_SLOT $MINE\"; exec sleep 1000"}, "2");
-  auto a = agent("a");
-  auto b = agent("b");
+  Agent* const a = agent("a");
+  Agent* const b = agent("b");
   ASSERT_TRUE(wait_lines(2));
   EXPECT_EQ(std::set<std::string>(lines_.begin(), lines_.end()),
             (std::set<std::string>{"a: 0 yes", "b: 0 yes"}));
@@ -134,7 +147,7 @@ TEST_F(AgentJob, WorkersRunUnderTheirAgentsAndEndWithTheJob) {
 
 TEST_F(AgentJob, AnAgentSpeaksOfItsOwnWorkersAlone) {
   start_driver({"sh", "-c", "echo here; exec sleep 1000"}, "1");
-  auto a = agent("a");
+  agent("a");
   ASSERT_TRUE(wait_lines(1));
   wire::AgentDiedT others, nobodys, empty;
   others.worker = empty.worker = 1;
@@ -219,7 +232,7 @@ TEST_F(AgentJob, AnAgentsFirstMessageIsAsLongAsItsWorkersTake) {
 
 TEST_F(AgentJob, AllThatAWorkerPrintsArrivesInOrder) {
   start_driver({"sh", "-c", "seq 300000; exec sleep 1000"}, "1");
-  auto a = agent("a");
+  agent("a");
   ASSERT_TRUE(wait_lines(300000));
   events_.read([&] {
     for (size_t i = 0; i < lines_.size(); ++i) {
@@ -234,16 +247,16 @@ TEST_F(AgentJob, AllThatAWorkerPrintsArrivesInOrder) {
 
 TEST_F(AgentJob, AnAgentThatIsDestroyedLeavesNothingBehind) {
   start_driver({"sh", "-c", "trap '' TERM; echo $$; while true; do sleep 1; done"}, "1");
-  auto a = agent("a");
+  agent("a");
   ASSERT_TRUE(wait_lines(1));
   const pid_t worker = std::stoi(lines_[0].substr(3));
-  a.reset();
+  agents_.clear();
   EXPECT_NE(::kill(worker, 0), 0);
 }
 
 TEST_F(AgentJob, AnAgentThatIsToldToStopEndsItsWorkersAndSaysSo) {
   start_driver({"sh", "-c", "echo $$; exec sleep 1000"}, "1");
-  auto a = agent("a");
+  Agent* const a = agent("a");
   ASSERT_TRUE(wait_lines(1));
   a->stop("a test");
   const Status status = a->wait(kDeadline);
@@ -404,9 +417,9 @@ TEST_F(AgentJob, AnAgentThatSaysTheSameAgainAndAgainDoesNotFillTheLog) {
 
 TEST_F(AgentJob, ASecondAgentOfAHostWaitsAndGivesUp) {
   start_driver({"sh", "-c", "echo here; exec sleep 1000"}, "1");
-  auto a = agent("a");
+  agent("a");
   ASSERT_TRUE(wait_lines(1));
-  auto again = agent("a", "0.5");
+  Agent* const again = agent("a", "0.5");
   const Status status = again->wait(kDeadline);
   EXPECT_EQ(status.code, HVD_DRIVER_LOST);
   EXPECT_NE(status.message.find("has another agent"), std::string::npos) << status.message;
