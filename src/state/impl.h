@@ -143,7 +143,7 @@ struct State::Impl {
   /// Memory for `copy` of a variable: an object's after its save callback. What of it has no pages yet is
   /// appended to `fresh`.
   Status make_room(Variable& variable, Copy* copy, std::vector<std::span<uint8_t>>* fresh) const;
-  /// What is in host memory was copied into the second set of buffers.
+  /// Takes the digests of host memory's part, once the second set of buffers has it.
   void host_part_copied(uint64_t written);
   /// Copies the objects' bytes into the second set of buffers: none is borrowed after that. Returns how many
   /// bytes had to be written.

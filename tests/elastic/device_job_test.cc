@@ -192,6 +192,11 @@ class DeviceJob : public ::testing::Test {
     EXPECT_EQ(hvddouble::alive(), "");
     for (const std::string& violation : hvddouble::violations()) ADD_FAILURE() << violation;
   }
+  static void expect_success(Job& job) {
+    job.start();
+    std::string sentence;
+    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+  }
   void expect_trained(size_t workers, int64_t steps) {
     size_t done = 0;
     for (const Outcome& outcome : outcomes.get()) {
@@ -211,9 +216,7 @@ TEST_F(DeviceJob, TrainsToTheEnd) {
   {
     Job job("a:3", {{"np", "3"}},
             [&](const WorkerSeat& seat, hvd_options* options) { Trainer(seat, outcomes, 20).run(options); });
-    job.start();
-    std::string sentence;
-    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+    expect_success(job);
   }
   expect_trained(3, 20);
 }
@@ -232,9 +235,7 @@ TEST_F(DeviceJob, ShardsOnDevicesOutliveOneOfThem) {
               };
               trainer.run(options);
             });
-    job.start();
-    std::string sentence;
-    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+    expect_success(job);
   }
   for (const Outcome& outcome : outcomes.get()) {
     if (outcome.worker == kVictim) continue;
@@ -281,9 +282,7 @@ TEST_F(DeviceJob, ACommitBehindACollectiveThatIsCutOffIsNone) {
               };
               trainer.run(options);
             });
-    job.start();
-    std::string sentence;
-    EXPECT_EQ(job.wait(&sentence), HVD_OK) << sentence;
+    expect_success(job);
     std::call_once(once, [&] { over.set_value(); });
   }
   for (const Outcome& outcome : outcomes.get()) {

@@ -90,6 +90,19 @@ TEST(Hidden, WhateverComesNextWaitsForIt) {
   }
 }
 
+TEST(Hidden, WhoWaitsMakesAllThatNobodyHasBegun) {
+  const std::vector<uint8_t> from(5 * kPiece, 7);
+  std::vector<uint8_t> to(from.size());
+  Pieces pieces;
+  pieces.fit(from.size());
+  std::vector<PieceCopy> list;
+  append_pieces(to.data(), from.data(), from.size(), &pieces, &list);
+  SharedCopy copy(list);
+  copy.help();
+  EXPECT_EQ(to, from) << "before its thread has begun";
+  EXPECT_EQ(copy.finish(), from.size());
+}
+
 // Pieces are made once each, by whoever comes first.
 TEST(Hidden, WhoWaitsCopiesWithTheThread) {
   constexpr size_t kSize = 40 * kPiece + 100;
