@@ -5,9 +5,9 @@
 # newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
 # HVD_PYTORCH_SOURCE: a checkout of PyTorch, files of whose own tests run besides.
 # `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
-# `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests and fails if one of those in
-# bindings/python/tests/horovod_own.json does not pass. HVD_HOROVOD_SOURCE: a checkout of Horovod (PyPI has
-# none of its tests); else GitHub's newest is cloned. Only its tests are used: nothing of it is built.
+# `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests and examples. It fails if an example does,
+# or a test in bindings/python/tests/horovod_own.json. HVD_HOROVOD_SOURCE: a checkout of Horovod (PyPI has
+# none of these); else GitHub's newest is cloned. Nothing of it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 frameworks=("$@")
@@ -25,11 +25,12 @@ if [ "${frameworks[*]}" = horovod ]; then
   [ -x "$release/bin/hvdrun" ] || { echo "$0: build the release preset first" >&2; exit 1; }
   [ -x "$environment/bin/python" ] || "${HVD_PYTHON:-python3}" -m venv "$environment"
   "$environment/bin/pip" install --quiet --disable-pip-version-check numpy pytest torch tensorflow-cpu tf_keras \
-    mock cloudpickle packaging parameterized psutil
+    mock cloudpickle packaging parameterized psutil torchvision tensorboard tqdm filelock pillow
   source=${HVD_HOROVOD_SOURCE:-$environment/horovod}
   [ -d "$source/test/parallel" ] ||
     git clone --quiet --depth 1 https://github.com/horovod/horovod "$source"
   export HVD_LIBRARY=$release/lib HVD_PLUGIN_PATH=$release/lib/hvd/1 TF_USE_LEGACY_KERAS=1
+  "$environment/bin/python" -B "$tests/horovod_own_examples.py" "$source" </dev/null
   while read -r file ranks; do
     "$environment/bin/python" -B "$tests/horovod_own.py" "$source" "$file" -np "$ranks" \
       --recorded "$tests/horovod_own.json" </dev/null

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
 import threading
@@ -65,6 +67,14 @@ def in_thread(function: Callable[[], Any]) -> Any:
     return box["result"]
 
 
+def _load_ahead() -> None:
+    """What the first step would load. Who trains waits for a newcomer from its connect() to its sync, and
+    PyTorch loads its compiler when the first optimizer is made: a second, or several."""
+    if "hvd.torch" in sys.modules and os.environ.get("HVD_DRIVER"):
+        with contextlib.suppress(Exception):  # PyTorch will say it, or is too old to have one
+            importlib.import_module("torch._dynamo")
+
+
 class Context(Collectives):
     """A worker. Options are keywords (docs/options.md); what is not given comes from the environment
     (HVD_...).
@@ -103,6 +113,7 @@ class Context(Collectives):
         """Joins the job, and waits until this worker is a member of a generation: for a context that was made
         with connect=False. None: option init_timeout. Once; another thread's close() ends it with
         ClosedError."""
+        _load_ahead()
         pointer = c_void_p()
         _abi.check(_lib.hvd_connect_begin, self._handle.pointer,
                    _abi.DEFAULT_TIMEOUT if timeout is None else _abi.nanoseconds(timeout), byref(pointer))

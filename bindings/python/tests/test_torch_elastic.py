@@ -78,6 +78,29 @@ def test_several_backends_at_once_are_made_anew_each_time(tmp_path):
     assert [line for line in job.lines if not line.startswith("driver:")].count("fine") == 2, job.lines
 
 
+LOADS = """
+import sys
+import torch
+import hvd.torch as hvd
+before = "torch._dynamo" in sys.modules
+hvd.init()
+loaded = set(sys.modules)
+torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+print(f"before {before}, {len([name for name in set(sys.modules) - loaded if name.startswith('torch.')])} more",
+      flush=True)
+hvd.shutdown()
+"""
+
+
+def test_a_worker_loads_the_compiler_before_it_joins(tmp_path):
+    """Members wait for a newcomer from then on; PyTorch would load it with the first optimizer."""
+    script = tmp_path / "loads.py"
+    script.write_text(LOADS)
+    with closing(Job(1, [script], preload=("torch", ))) as job:
+        job.end()
+    assert "before False, 0 more" in job.lines, job.lines
+
+
 def test_an_error_of_the_program_s_own_stays_one(python):
     """Also of a worker that is alone, whose generation is 0."""
     python("""

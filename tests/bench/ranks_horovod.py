@@ -1,0 +1,142 @@
+"""A script for Horovod as a contender of horovod_bench: the package `horovod` that it finds decides whose
+ranks they are. It serves the commands of ranks.c, with operations of its own, or trains elastically."""
+
+import os
+import sys
+import time
+
+import horovod.torch as hvd
+import torch
+
+DIRECTORY = os.environ["HVD_BENCH_DIRECTORY"]
+GROUP, VARIABLES = 200, 160
+
+
+def now():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def mlp(width):
+    return torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width),
+                               torch.nn.ReLU(), torch.nn.Linear(width, 10))
+
+
+def allreduce(size):
+    tensor = torch.ones(size // 4)
+
+    def call():
+        hvd.allreduce_(tensor, name="allreduce", op=hvd.Sum)
+
+    return call
+
+
+def grouped(size):
+    tensors = [torch.ones(size // 4 // GROUP) for _ in range(GROUP)]
+
+    def call():
+        hvd.grouped_allreduce_(tensors, name="grouped", op=hvd.Average)
+
+    return call
+
+
+def variables(size):
+    tensors = {
+        f"variable {i}": torch.full((size // 4 // VARIABLES, ), float(hvd.rank()))
+        for i in range(VARIABLES)
+    }
+
+    def call():
+        hvd.broadcast_parameters(tensors, root_rank=0)
+        assert tensors["variable 0"][0] == 0
+
+    return call
+
+
+def step(width):
+    torch.manual_seed(1)
+    model = mlp(width)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+                                         named_parameters=model.named_parameters())
+    inputs, targets = torch.randn(32, 784), torch.randint(0, 10, (32, ))
+
+    def call():
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    return call
+
+
+def commit(width):
+    model = mlp(width)
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0).commit
+
+
+OPERATIONS = {each.__name__: each for each in (allreduce, grouped, variables, step, commit)}
+
+
+def serve():
+    rank, calls = hvd.rank(), {}
+    with open(f"{DIRECTORY}/commands.{rank}") as commands, open(f"{DIRECTORY}/replies.{rank}",
+                                                                "w") as replies:
+        print("ready", file=replies, flush=True)
+        for line in commands:
+            words = line.split()
+            if words[0] == "quit":
+                break
+            if words[0] == "release":
+                calls.clear()
+                print("ok", file=replies, flush=True)
+                continue
+            size, samples, batch, warm, _ = map(int, words[2:])
+            if (words[1], size) not in calls:
+                calls[words[1], size] = OPERATIONS[words[1]](size)
+            call, times = calls[words[1], size], []
+            for _ in range(warm):
+                call()
+            for _ in range(samples):
+                hvd.barrier()
+                times.append(now())
+                for _ in range(batch):
+                    call()
+                times.append(now())
+            print("ok", *times, file=replies, flush=True)
+
+
+def train_elastically():
+    """A line a step: when it ended, of how many ranks. It ends when there is a file `stop`."""
+    log = open(f"{DIRECTORY}/steps.{os.getpid()}", "w", buffering=1)
+    model = mlp(256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    inputs, targets = torch.randn(32, 784), torch.randint(0, 10, (32, ))
+
+    @hvd.elastic.run
+    def train(state):
+        while True:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            state.batch += 1
+            print(now(), hvd.size(), hvd.rank(), file=log)
+            stop = torch.tensor([float(os.path.exists(f"{DIRECTORY}/stop"))])
+            if hvd.allreduce(stop, name="stop", op=hvd.Sum).item():
+                return
+            state.commit()
+
+    train(hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0))
+
+
+def main():
+    torch.set_num_threads(1)
+    hvd.init()
+    (train_elastically if sys.argv[1:] == ["elastic"] else serve)()
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
