@@ -24,8 +24,10 @@ struct kind {
   PyTypeObject *type;
   /* Borrows the array: 1; 0: the Python code shall do it, or say what is wrong; -1: an exception. */
   int (*read)(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep);
-  /* PyTorch's */
+  /* PyTorch's; of `api` and the line after it one is used */
   const struct dl_api *api;
+  flag dtype, shape, is_cpu;
+  method data_ptr, is_contiguous;
   flag requires_grad, is_leaf;
   method is_neg, untyped_storage, storage_offset, nbytes;
 };

@@ -56,10 +56,11 @@ static int truth(PyObject *of) {
   return result;
 }
 
-static int flag_is_set(const flag *f, PyObject *of) {
-  return truth(f->get != NULL ? f->get(f->descriptor, of, (PyObject *)Py_TYPE(of))
-                              : PyObject_GetAttr(of, f->name));
+static PyObject *flag_get(const flag *f, PyObject *of) {
+  return f->get != NULL ? f->get(f->descriptor, of, (PyObject *)Py_TYPE(of)) : PyObject_GetAttr(of, f->name);
 }
+
+static int flag_is_set(const flag *f, PyObject *of) { return truth(flag_get(f, of)); }
 
 /* Takes a reference: the number, or -1. */
 static long long whole(PyObject *of) {
@@ -137,12 +138,41 @@ static void remember(seen *s, PyObject *tensor, const void *data, int64_t bytes,
 
 /* ---- Reading ---- */
 
-static int read_torch(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
+/* The tensor's memory, and what keeps it: 1; 0: the Python code shall say. dtype and shape are known. */
+static int take(const kind *of, PyObject *array, int writable, void *data, int64_t count, int64_t size,
+                hvd_tensor *tensor, loan *keep) {
+  if (writable) {
+    int wants = flag_is_set(&of->requires_grad, array);
+    if (wants > 0) wants = flag_is_set(&of->is_leaf, array) == 1 ? 0 : 1;
+    if (wants != 0) return 0;
+  }
+  const int64_t bytes = count * size;
+  seen *before = slot_of(array);
+  /* The storage is kept, as tensor.data = other lets go of it. */
+  keep->more = storage_as_before(before, array, data, bytes);
+  if (keep->more == NULL) {
+    if (of->api == NULL && flag_is_set(&of->is_cpu, array) != 1) return 0;
+    if (truth(method_call(&of->is_neg, array)) != 0) return 0;
+    keep->more = method_call(&of->untyped_storage, array);
+    if (keep->more == NULL) return 0;
+    long long have = whole(method_call(&of->nbytes, keep->more));
+    long long offset = whole(method_call(&of->storage_offset, array));
+    if (have < 0 || offset < 0 || offset * size + bytes > have || (data == NULL && count > 0)) return 0;
+    remember(before, array, data, bytes, keep->more);
+  }
+  tensor->data = data;
+  return 1;
+}
+
+static int read_by_dlpack(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
   dl_tensor dl;
   memset(&dl, 0, sizeof dl);
-  if (of->api->view(array, &dl) != 0) goto other; /* sparse, of no storage, ... */
-  hvd_dtype dtype = dl.lanes == 1 ? dtype_of(dl.code, dl.bits) : 0;
-  if (dtype == 0 || dl.device_type != 1 || dl.ndim > HVD_MAX_DIMS) return 0;
+  if (of->api->view(array, &dl) != 0) { /* sparse, of no storage, ... */
+    PyErr_Clear();
+    return 0;
+  }
+  tensor->dtype = dl.lanes == 1 ? dtype_of(dl.code, dl.bits) : 0;
+  if (tensor->dtype == 0 || dl.device_type != 1 || dl.ndim > HVD_MAX_DIMS) return 0;
   int64_t count = 1;
   for (int i = dl.ndim - 1; i >= 0; i--) {
     if (dl.strides != NULL && dl.shape[i] != 1 && dl.strides[i] != count)
@@ -150,32 +180,80 @@ static int read_torch(const kind *of, PyObject *array, int writable, hvd_tensor 
     count *= dl.shape[i];
     tensor->shape[i] = dl.shape[i];
   }
-  if (writable) {
-    int wants = flag_is_set(&of->requires_grad, array);
-    if (wants > 0) wants = flag_is_set(&of->is_leaf, array) == 1 ? 0 : 1;
-    if (wants != 0) goto other;
-  }
-  char *data = (char *)dl.data + dl.byte_offset;
-  const int64_t size = dl.bits / 8, bytes = count * size;
-  seen *before = slot_of(array);
-  /* The storage is kept, as tensor.data = other lets go of it. */
-  keep->more = storage_as_before(before, array, data, bytes);
-  if (keep->more == NULL) {
-    if (truth(method_call(&of->is_neg, array)) != 0) goto other;
-    keep->more = method_call(&of->untyped_storage, array);
-    if (keep->more == NULL) goto other;
-    long long have = whole(method_call(&of->nbytes, keep->more));
-    long long offset = whole(method_call(&of->storage_offset, array));
-    if (have < 0 || offset < 0 || offset * size + bytes > have || (data == NULL && count > 0)) goto other;
-    remember(before, array, data, bytes, keep->more);
-  }
-  tensor->data = data;
-  tensor->dtype = dtype;
   tensor->ndim = dl.ndim;
-  return 1;
-other:
-  PyErr_Clear();
-  return 0;
+  int done = take(of, array, writable, (char *)dl.data + dl.byte_offset, count, dl.bits / 8, tensor, keep);
+  if (!done) PyErr_Clear();
+  return done;
+}
+
+/* ---- PyTorch before 2.10, which has no such table ---- */
+
+static struct {
+  PyObject *is;
+  hvd_dtype dtype;
+  int size;
+} dtypes[] = {{NULL, HVD_DTYPE_FLOAT32, 4}, {NULL, HVD_DTYPE_BFLOAT16, 2}, {NULL, HVD_DTYPE_FLOAT16, 2},
+              {NULL, HVD_DTYPE_INT64, 8},   {NULL, HVD_DTYPE_FLOAT64, 8},  {NULL, HVD_DTYPE_INT32, 4},
+              {NULL, HVD_DTYPE_UINT8, 1},   {NULL, HVD_DTYPE_INT8, 1},     {NULL, HVD_DTYPE_BOOL, 1},
+              {NULL, HVD_DTYPE_INT16, 2}};
+static const char *const dtype_names[] = {"float32", "bfloat16", "float16", "int64", "float64",
+                                          "int32",   "uint8",    "int8",    "bool",  "int16"};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+_Static_assert(DTYPES == sizeof dtype_names / sizeof *dtype_names, "a name for each");
+
+static int find_dtypes(void) {
+  PyObject *torch = PyImport_ImportModule("torch");
+  for (int i = 0; torch != NULL && i < DTYPES; i++) {
+    if (dtypes[i].is == NULL) dtypes[i].is = PyObject_GetAttrString(torch, dtype_names[i]);
+    if (dtypes[i].is == NULL) Py_CLEAR(torch);
+  }
+  Py_XDECREF(torch);
+  return torch == NULL ? -1 : 0;
+}
+
+/* Takes a reference to a shape: the number of elements; -1: it is none, or of too many dimensions. */
+static int64_t read_shape(PyObject *shape, hvd_tensor *tensor) {
+  int64_t count = -1;
+  Py_ssize_t dims = shape != NULL && PyTuple_Check(shape) ? PyTuple_Size(shape) : HVD_MAX_DIMS + 1;
+  if (dims <= HVD_MAX_DIMS) {
+    count = 1;
+    for (Py_ssize_t i = 0; i < dims && count >= 0; i++) {
+      tensor->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+      count = tensor->shape[i] < 0 ? -1 : count * tensor->shape[i];
+    }
+    tensor->ndim = (int32_t)dims;
+  }
+  Py_XDECREF(shape);
+  return count;
+}
+
+static int read_by_methods(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
+  PyObject *type = flag_get(&of->dtype, array);
+  int i = 0;
+  while (i < DTYPES && dtypes[i].is != type) i++;
+  Py_XDECREF(type);
+  int done = 0;
+  if (i < DTYPES) {
+    tensor->dtype = dtypes[i].dtype;
+    int64_t count = read_shape(flag_get(&of->shape, array), tensor);
+    if (count >= 0 && truth(method_call(&of->is_contiguous, array)) == 1) {
+      PyObject *address = method_call(&of->data_ptr, array);
+      void *data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+      Py_XDECREF(address);
+      done = PyErr_Occurred() == NULL && take(of, array, writable, data, count, dtypes[i].size, tensor, keep);
+    }
+  }
+  if (!done) PyErr_Clear();
+  return done;
+}
+
+static int find_methods(kind *found, PyObject *example) {
+  found->read = read_by_methods;
+  return find_dtypes() == 0 && flag_find(&found->dtype, found->type, "dtype") == 0 &&
+         flag_find(&found->shape, found->type, "shape") == 0 &&
+         flag_find(&found->is_cpu, found->type, "is_cpu") == 0 &&
+         method_find(&found->data_ptr, example, "data_ptr") == 0 &&
+         method_find(&found->is_contiguous, example, "is_contiguous") == 0;
 }
 
 int kind_of_torch(kind *found, PyObject *example) {
@@ -183,8 +261,10 @@ int kind_of_torch(kind *found, PyObject *example) {
   found->api = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   Py_XDECREF(capsule);
   while (found->api != NULL && found->api->major != 1) found->api = found->api->previous; /* a newer one's */
-  if (found->api == NULL || found->api->view == NULL) return 0;
-  found->read = read_torch;
+  if (found->api != NULL && found->api->view == NULL) found->api = NULL;
+  PyErr_Clear();
+  found->read = read_by_dlpack;
+  if (found->api == NULL && !find_methods(found, example)) return 0;
   if (flag_find(&found->requires_grad, found->type, "requires_grad") != 0 ||
       flag_find(&found->is_leaf, found->type, "is_leaf") != 0 ||
       method_find(&found->is_neg, example, "is_neg") != 0 ||
@@ -197,4 +277,3 @@ int kind_of_torch(kind *found, PyObject *example) {
   Py_DECREF(storage);
   return done == 0;
 }
-
