@@ -23,7 +23,7 @@ _followers: list[Callable[[Context], None]] = []
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None, *,
-         log: LogCallback | None = None, **options: OptionValue) -> Context:
+         connect: bool = True, log: LogCallback | None = None, **options: OptionValue) -> Context:
     """Joins the job: the context that the package's functions use from then on. Again: the same one.
 
     Again with options or process sets that the context does not have: InvalidError. After
@@ -31,10 +31,14 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     process_sets="dynamic" are Horovod's: a communicator of anything but all ranks is refused, and process
     sets may be added at any time here.
 
+    With connect=False it joins later: in the first elastic.run, or when init() is called again. Until then
+    there is no rank. Members of a running job wait for a newcomer from where it joins to its sync: so what
+    takes long comes before.
+
     A worker that comes for the first time, when the job has succeeded, says so in one line, and ends with
     status 0 unless it catches the JobCompleteError.
     """
-    global _context, _parked, _joined
+    global _context, _parked
     ranks = None if comm is None else _ranks_of(comm)
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise InvalidError(f"process_sets={process_sets!r}: expected process sets, or 'dynamic'")
@@ -42,6 +46,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     if is_initialized():
         assert _context is not None
         _context._check_same(options)
+        if connect and not _context._connected:
+            enter(_context, log)
         _everybody(_context, ranks)
         for process_set in sets:
             _context._share_process_set(process_set)
@@ -55,28 +61,41 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
         context._return(sets)
         _parked = None
         begin_timeline(context)
+        export_place(context)
     else:
-        chosen = {**options_of(os.environ, logger().warning), **options}
-        try:
-            context = Context(log=log, process_sets=sets, **chosen)
-        except RemovedError as error:
-            late = complete(error)
-            if late is None or _joined:  # a program that asks again must not end as if it had run to its end
-                raise
-            (log or to_logging())(WARNING, late.message)
-            raise late from None
-        try:
+        context = Context(log=log, connect=False, **{**options_of(os.environ, logger().warning), **options})
+
+        def take_place() -> None:
+            context._return(sets)
             _everybody(context, ranks)
             begin_timeline(context)
-        except BaseException:
-            context.close()
-            raise
-    export_place(context)
+            export_place(context)
+
+        context._when_connected.append(take_place)
+        if connect:
+            try:
+                enter(context, log)
+            except BaseException:
+                context.close()
+                raise
     _context = context
-    _joined = True
     for use in _followers:
         use(context)
     return _context
+
+
+def enter(context: Context, log: LogCallback | None = None) -> None:
+    """context.connect(), in which the first one of this process may find that the job has succeeded."""
+    global _joined
+    try:
+        context.connect()
+    except RemovedError as error:
+        late = complete(error)
+        if late is None or _joined:  # a program that asks again must not end as if it had run to its end
+            raise
+        (log or to_logging())(WARNING, late.message)
+        raise late from None
+    _joined = True
 
 
 def _ranks_of(comm: Any) -> list[int]:

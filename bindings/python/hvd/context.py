@@ -82,7 +82,7 @@ class Context(Collectives):
     `log` gets (level, line) from the library's threads; without it, lines go to logging.getLogger("hvd").
     Several contexts may live in one process; the functions of the package use the one that hvd.init made.
     With connect=False it has joined no job yet: listeners, states and samplers may be made from it, and
-    connect() joins.
+    connect() joins, or elastic.run.
     """
 
     def __init__(self, *, log: LogCallback | None = None, process_sets: Iterable[ProcessSet] = (),
@@ -94,6 +94,8 @@ class Context(Collectives):
         self._shut_down = False
         self._run_failed = False
         self._parked = False
+        self._connected = False
+        self._when_connected: list[Callable[[], None]] = []
         self._options = dict(options)
         self._before_close: list[Callable[[], None]] = []  # of whoever else uses the native context
         self._process_sets: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
@@ -121,6 +123,9 @@ class Context(Collectives):
         problem = operation_of(pointer.value).wait(None)  # in which Ctrl-C is seen
         if problem is not None:
             raise problem
+        self._connected = True
+        while self._when_connected:
+            self._when_connected.pop(0)()
 
     # ---- place in the job ----
 

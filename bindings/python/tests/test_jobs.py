@@ -158,6 +158,55 @@ def test_a_slot_is_added(start, kind):
     assert any(event["event"] == "on_hosts_updated" and event["recent"] for event in job.seen)
 
 
+PREPARES = """
+import json, sys, time
+from pathlib import Path
+import hvd, hvd.elastic
+
+prepares, trained, patience = Path(sys.argv[1], "prepares"), Path(sys.argv[1], "trained"), float(sys.argv[2])
+hvd.init(connect=False)
+state = hvd.elastic.ObjectState(step=0, since=0)
+if Path(sys.argv[1], "grown").exists():  # this one is the newcomer
+    prepares.touch()
+    deadline = time.monotonic() + 40 * patience
+    while not trained.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@hvd.elastic.run
+def train(state):
+    print(json.dumps({"event": "train", "size": hvd.size(), "step": state.step}), flush=True)
+    while hvd.size() < 3:
+        hvd.barrier()
+        state.step += 1
+        if prepares.exists() and hvd.rank() == 0:
+            state.since += 1
+            if state.since == 20:
+                trained.touch()
+        state.commit()
+    return state.step
+
+
+step = train(state)
+print(json.dumps({"event": "end", "step": step, "trained": trained.exists()}), flush=True)
+hvd.shutdown()
+"""
+
+
+def test_members_train_while_a_newcomer_prepares(start, tmp_path):
+    """It joins in elastic.run, with a context that hvd.init(connect=False) made and a state that it has
+    registered."""
+    script = tmp_path / "prepares.py"
+    script.write_text(PREPARES)
+    job = start(2, [tmp_path, PATIENCE], worker=script, min_np=2, max_np=3)
+    job.wait("train")
+    (tmp_path / "grown").touch()
+    job.set_slots(3)
+    ends = job.end()
+    assert len(ends) == 3 and all(end["trained"] and end["step"] >= 20 for end in ends), ends
+    assert len({end["step"] for end in ends}) == 1, ends
+
+
 @pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 def test_a_horovod_script(start):
     """It differs from one for Horovod in its import alone, loses a worker, and learns all the same."""

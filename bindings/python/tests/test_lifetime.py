@@ -31,6 +31,34 @@ def test_before_init(python):
     assert done.stdout == "hvd.init() has not been called\n" * 4
 
 
+def test_an_init_that_joins_later(python):
+    """It has no rank before; init(), connect() and elastic.run join, and a shutdown needs no job."""
+    done = python("""
+        import hvd, hvd.elastic, os
+        hvd.init(connect=False)
+        try:
+            hvd.rank()
+        except hvd.InvalidError as error:
+            print(error)
+        hvd.shutdown()
+        first = hvd.init(connect=False)
+        assert hvd.is_initialized() and hvd.init(connect=False) is hvd.init() is first and hvd.size() == 1
+        hvd.shutdown()
+        members = hvd.ProcessSet([0])
+        hvd.init(connect=False, process_sets=[members]).connect()
+        assert members.size() == 1
+        hvd.shutdown()
+        hvd.init(connect=False)
+        state = hvd.elastic.ObjectState(step=7, sampler=hvd.elastic.ElasticSampler(4))
+        state.step = 8
+        state.restore()
+        assert "HOROVOD_SIZE" not in os.environ or os.environ.pop("HOROVOD_SIZE")
+        assert hvd.elastic.run(lambda state: (state.step, hvd.size(), os.environ["HOROVOD_SIZE"]))(state) == (7, 1, "1")
+        hvd.shutdown()
+    """)
+    assert done.stdout == "HVD_INVALID: the context has not joined a job: expected hvd_connect before\n"
+
+
 def test_after_shutdown():
     context = hvd.init()
     handle = hvd.allreduce_async(np.ones(2), op=hvd.Sum)

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Callable, Concatenate, ParamSpec, TypeVar
 
 from .. import _abi
-from .._default import is_default
+from .._default import enter, is_default
 from .._horovod import export_place
 from .._handles import Native
 from ..errors import CALLBACK_FAILED, HOSTS_UPDATED, OK, PEER_LOST, HvdError
@@ -49,6 +49,8 @@ def _advance(state: State, loop: Native, last: int) -> bool:
 
 def _run(state: State, train: Callable[[], R]) -> R:
     context = state._context
+    if not context._connected:
+        enter(context)
     pointer = c_void_p()
     state._check_memory()
     _abi.check(_lib.hvd_run_begin, context._handle.pointer, state._handle.pointer, byref(pointer))

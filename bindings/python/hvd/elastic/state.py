@@ -351,10 +351,13 @@ class State:
     def _keep(self, key: str, item: Any, found: dict[str, Any]) -> None:
         """Of arrays a worker that joins a running job keeps no copy: its first sync overwrites them, and the
         others wait for it."""
-        if self._context.generation() > 1 and isinstance(item, (Borrowed, Shard, _Memory)):
+        late = self._context._connected and self._context.generation() > 1
+        if late and isinstance(item, (Borrowed, Shard, _Memory)):
             self._late = self._late or key
         elif isinstance(item, Borrowed):
             found[key] = item.copy()
+        elif isinstance(item, ElasticSampler) and not self._context._connected:
+            self._context._when_connected.append(lambda: found.update({key: item.state_dict()}))
         elif isinstance(item, ElasticSampler):
             found[key] = item.state_dict()
         elif isinstance(item, Shard):

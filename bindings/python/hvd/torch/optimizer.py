@@ -48,8 +48,9 @@ class _Gradients:
         self.sparse: dict[torch.Tensor,
                           int] = {}  # sparse dimensions of those that have had a sparse gradient
         self.left: dict[torch.Tensor, int] = {}
-        self.generation = plain.generation()
-        self.included = process_set is None or process_set.included()
+        connected = plain.context()._connected  # else it is in no generation yet
+        self.generation = plain.generation() if connected else 0
+        self.included = not connected or process_set is None or process_set.included()
         self.synchronized = False
         self.forget()
         self.roots: list[Any] = [
