@@ -59,7 +59,8 @@ def pytorch():
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * hvd.size()
 
-    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=1, batch=0, total=0, joined=False)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=1, batch=0, total=0, alone=False,
+                                   joined=False)
     state.register_reset_callbacks([on_state_reset])
     train(state)
     report(hvd, state.total, optimizer.param_groups[0]["lr"] / hvd.size(),
@@ -103,7 +104,7 @@ def tensorflow2():
     def on_state_reset():
         optimizer.learning_rate.assign(0.001 * hvd.size())
 
-    state = hvd.elastic.TensorFlowKerasState(model, optimizer, total=0, joined=False)
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, total=0, alone=False, joined=False)
     state.register_reset_callbacks([on_state_reset])
     train(state)
     report(hvd, state.total,
@@ -123,7 +124,7 @@ def keras():
     model.compile(loss=tf.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer=optimizer)
     model.fit(dataset, steps_per_epoch=1, epochs=1,
               verbose=0)  # a newcomer meets the others' reset callback in it
-    state = hvd.elastic.KerasState(model, batch=0, epoch=0, total=0, joined=False)
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0, total=0, alone=False, joined=False)
 
     def on_state_reset():
         state.model.optimizer.learning_rate.assign(0.001 * hvd.size())
@@ -158,12 +159,14 @@ def keras():
 
 
 def advance(hvd, state):
-    """Once the other one has died, both of them train together for a while before the end."""
+    """Once one has been alone, and another one has joined it, they train together for a while before the
+    end."""
     state.total += 1
-    if os.path.exists(ONCE) and hvd.size() == 2 and not state.joined:
+    if state.alone and hvd.size() == 2 and not state.joined:
         state.joined, state.total = True, STEPS - 4
-    if not state.joined and hvd.size() == 1:
-        time.sleep(0.05)  # alone it need not do more than wait
+    if hvd.size() == 1:
+        state.alone = True
+        time.sleep(0.05)  # it need not do more than wait
 
 
 def report(hvd, total, rate, weights):
