@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
 from typing import Any, Callable, Sequence
 
@@ -29,6 +30,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         self._owns = owns  # the context was made for this group, and ends with it
         self._ranks = members.ranks if members is not None else list(range(size))
         self._letters = Letters(name, rank, self._ranks)
+        weakref.finalize(self, let_go).atexit = False  # PyTorch 2.5 destroys a group without shutdown()
 
     def getBackendName(self) -> str:
         return "hvd"
