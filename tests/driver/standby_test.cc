@@ -6,7 +6,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
+
+#include "patience.h"
 
 namespace hvd::driver {
 namespace {
@@ -144,6 +147,24 @@ TEST_F(Files, NoJobAtAllIsNotWaitedForForever) {
     Standby(Standby::directory(directory), seconds(10), Duration(0), logger).wait();
     FAIL() << "it took nothing over";
   } catch (const Error& error) { EXPECT_EQ(error.status().code, HVD_UNAVAILABLE); }
+}
+
+TEST_F(Files, ALookThatTookLongIsAsOldAsItsBeginning) {  // contract 19
+  auto first = driver(1);
+  const Duration silence = test::patient(std::chrono::milliseconds(1500));
+  int looks = 0;
+  std::function<void()> stop;
+  Standby::Watched watched = Standby::directory(directory);
+  // The second one tells of the moment before this process was held up; then the driver's beats are seen.
+  watched.look = [&] {
+    if (++looks == 2) std::this_thread::sleep_for(silence + std::chrono::milliseconds(100));
+    if (looks == 4) stop();
+    return JournalFile::Look{1, true, looks < 3 ? 5u : 5u + static_cast<uint64_t>(looks)};
+  };
+  Standby standby(watched, silence, seconds(10), logger);
+  stop = [&] { standby.stop("seen enough"); };
+  EXPECT_THROW(standby.wait(), Error) << "it took over from a driver that lives";
+  EXPECT_EQ(looks, 4);
 }
 
 TEST_F(Files, ItIsToldToEnd) {
