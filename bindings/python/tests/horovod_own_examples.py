@@ -182,10 +182,13 @@ def run(example, given, directory):
                 if example.training and not killed and re.search(example.training, output):
                     killed = True
                     os.kill(worker(job.pid, 2), signal.SIGKILL)
+            status = job.wait()
+        except BaseException:
+            job.terminate()
+            job.wait()
+            raise
         finally:
             over.cancel()
-            job.terminate()
-            status = job.wait()
     if status:
         return f"status {status}\n{output[-4000:]}"
     if not re.search(example.end, output):
