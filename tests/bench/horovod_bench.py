@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import contenders
+import psutil  # which Horovod needs, too
 from collective_bench import Call, take_turns
 
 HERE = Path(__file__).resolve().parent
@@ -59,21 +60,6 @@ def command(options, *script):
     ]
 
 
-def descendants(pid):
-    """The processes below `pid`."""
-    below = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            parent = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue  # it has ended
-        below.setdefault(int(parent), []).append(int(entry))
-    found = below.get(pid, [])
-    for each in found:
-        found += below.get(each, [])
-    return found
-
-
 class Ranks(contenders.Group):
     """Horovod's ranks exchange messages every millisecond whether or not there is something to do. So they
     stand still while others are measured."""
@@ -89,8 +75,8 @@ class Ranks(contenders.Group):
 
     def _signal(self, number):
         if self.name != "libhvd":
-            for pid in descendants(self.processes[0].pid):
-                os.kill(pid, number)
+            for process in psutil.Process(self.processes[0].pid).children(recursive=True):
+                process.send_signal(number)
 
 
 def calls():

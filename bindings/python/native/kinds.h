@@ -12,11 +12,11 @@ typedef struct method {
   PyCFunction function;
 } method;
 
-/* A flag that is an attribute, in the same way. */
-typedef struct flag {
+/* An attribute, in the same way. */
+typedef struct attribute {
   PyObject *name, *descriptor;
   descrgetfunc get;
-} flag;
+} attribute;
 
 /* Arrays of exactly one type, by what their library promises to C. */
 typedef struct kind kind;
@@ -24,11 +24,11 @@ struct kind {
   PyTypeObject *type;
   /* Borrows the array: 1; 0: the Python code shall do it, or say what is wrong; -1: an exception. */
   int (*read)(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep);
-  /* PyTorch's; of `api` and the line after it one is used */
+  /* PyTorch's: `api`, or without one the two lines after it */
   const struct dl_api *api;
-  flag dtype, shape, is_cpu;
+  attribute dtype, shape, is_cpu;
   method data_ptr, is_contiguous;
-  flag requires_grad, is_leaf;
+  attribute requires_grad, is_leaf;
   method is_neg, untyped_storage, storage_offset, nbytes;
 };
 

@@ -38,7 +38,7 @@ static PyObject *method_call(const method *m, PyObject *of) {
   return PyObject_CallMethodObjArgs(of, m->name, NULL);
 }
 
-static int flag_find(flag *found, PyTypeObject *type, const char *name) {
+static int attribute_find(attribute *found, PyTypeObject *type, const char *name) {
   found->name = PyUnicode_InternFromString(name);
   found->descriptor = found->name == NULL ? NULL : PyObject_GetAttr((PyObject *)type, found->name);
   if (found->descriptor == NULL) return -1;
@@ -56,11 +56,11 @@ static int truth(PyObject *of) {
   return result;
 }
 
-static PyObject *flag_get(const flag *f, PyObject *of) {
+static PyObject *attribute_get(const attribute *f, PyObject *of) {
   return f->get != NULL ? f->get(f->descriptor, of, (PyObject *)Py_TYPE(of)) : PyObject_GetAttr(of, f->name);
 }
 
-static int flag_is_set(const flag *f, PyObject *of) { return truth(flag_get(f, of)); }
+static int attribute_is_true(const attribute *f, PyObject *of) { return truth(attribute_get(f, of)); }
 
 /* Takes a reference: the number, or -1. */
 static long long whole(PyObject *of) {
@@ -142,8 +142,8 @@ static void remember(seen *s, PyObject *tensor, const void *data, int64_t bytes,
 static int take(const kind *of, PyObject *array, int writable, void *data, int64_t count, int64_t size,
                 hvd_tensor *tensor, loan *keep) {
   if (writable) {
-    int wants = flag_is_set(&of->requires_grad, array);
-    if (wants > 0) wants = flag_is_set(&of->is_leaf, array) == 1 ? 0 : 1;
+    int wants = attribute_is_true(&of->requires_grad, array);
+    if (wants > 0) wants = attribute_is_true(&of->is_leaf, array) == 1 ? 0 : 1;
     if (wants != 0) return 0;
   }
   const int64_t bytes = count * size;
@@ -151,7 +151,7 @@ static int take(const kind *of, PyObject *array, int writable, void *data, int64
   /* The storage is kept, as tensor.data = other lets go of it. */
   keep->more = storage_as_before(before, array, data, bytes);
   if (keep->more == NULL) {
-    if (of->api == NULL && flag_is_set(&of->is_cpu, array) != 1) return 0;
+    if (of->api == NULL && attribute_is_true(&of->is_cpu, array) != 1) return 0;
     if (truth(method_call(&of->is_neg, array)) != 0) return 0;
     keep->more = method_call(&of->untyped_storage, array);
     if (keep->more == NULL) return 0;
@@ -228,14 +228,14 @@ static int64_t read_shape(PyObject *shape, hvd_tensor *tensor) {
 }
 
 static int read_by_methods(const kind *of, PyObject *array, int writable, hvd_tensor *tensor, loan *keep) {
-  PyObject *type = flag_get(&of->dtype, array);
+  PyObject *type = attribute_get(&of->dtype, array);
   int i = 0;
   while (i < DTYPES && dtypes[i].is != type) i++;
   Py_XDECREF(type);
   int done = 0;
   if (i < DTYPES) {
     tensor->dtype = dtypes[i].dtype;
-    int64_t count = read_shape(flag_get(&of->shape, array), tensor);
+    int64_t count = read_shape(attribute_get(&of->shape, array), tensor);
     if (count >= 0 && truth(method_call(&of->is_contiguous, array)) == 1) {
       PyObject *address = method_call(&of->data_ptr, array);
       void *data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
@@ -249,9 +249,9 @@ static int read_by_methods(const kind *of, PyObject *array, int writable, hvd_te
 
 static int find_methods(kind *found, PyObject *example) {
   found->read = read_by_methods;
-  return find_dtypes() == 0 && flag_find(&found->dtype, found->type, "dtype") == 0 &&
-         flag_find(&found->shape, found->type, "shape") == 0 &&
-         flag_find(&found->is_cpu, found->type, "is_cpu") == 0 &&
+  return find_dtypes() == 0 && attribute_find(&found->dtype, found->type, "dtype") == 0 &&
+         attribute_find(&found->shape, found->type, "shape") == 0 &&
+         attribute_find(&found->is_cpu, found->type, "is_cpu") == 0 &&
          method_find(&found->data_ptr, example, "data_ptr") == 0 &&
          method_find(&found->is_contiguous, example, "is_contiguous") == 0;
 }
@@ -265,8 +265,8 @@ int kind_of_torch(kind *found, PyObject *example) {
   PyErr_Clear();
   found->read = read_by_dlpack;
   if (found->api == NULL && !find_methods(found, example)) return 0;
-  if (flag_find(&found->requires_grad, found->type, "requires_grad") != 0 ||
-      flag_find(&found->is_leaf, found->type, "is_leaf") != 0 ||
+  if (attribute_find(&found->requires_grad, found->type, "requires_grad") != 0 ||
+      attribute_find(&found->is_leaf, found->type, "is_leaf") != 0 ||
       method_find(&found->is_neg, example, "is_neg") != 0 ||
       method_find(&found->untyped_storage, example, "untyped_storage") != 0 ||
       method_find(&found->storage_offset, example, "storage_offset") != 0)

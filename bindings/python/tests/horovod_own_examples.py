@@ -22,6 +22,8 @@ import time
 import typing
 from pathlib import Path
 
+import psutil
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
@@ -124,26 +126,6 @@ def data(directory):
     hosts.chmod(0o755)
 
 
-def worker(root, number):
-    """The process of a worker below `root`: the first one with its HVD_WORKER, as a worker's own have that,
-    too."""
-    parents, found = {}, []
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            parents[int(entry)] = int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1])
-            if b"\0HVD_WORKER=%d\0" % number in b"\0" + Path("/proc", entry, "environ").read_bytes():
-                found.append(int(entry))
-        except OSError:
-            continue  # it has ended
-
-    def below(pid):
-        while pid in parents and pid != root:
-            pid = parents[pid]
-        return pid == root
-
-    return next(pid for pid in found if below(pid) and parents[pid] not in found)
-
-
 def run(example, given, directory):
     """None, or why it failed."""
     elastic = "--min-np 1 --max-np 2 --host-discovery-script {directory}/hosts.sh" if example.training else ""
@@ -181,7 +163,8 @@ def run(example, given, directory):
                     print(line, end="", flush=True)
                 if example.training and not killed and re.search(example.training, output):
                     killed = True
-                    os.kill(worker(job.pid, 2), signal.SIGKILL)
+                    below = psutil.Process(job.pid).children(recursive=True)  # a worker before its own
+                    next(each for each in below if each.environ().get("HVD_WORKER") == "2").kill()
             status = job.wait()
         except BaseException:
             job.terminate()

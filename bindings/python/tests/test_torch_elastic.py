@@ -86,8 +86,8 @@ before = "torch._dynamo" in sys.modules
 hvd.init()
 loaded = set(sys.modules)
 torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
-print(f"before {before}, {len([name for name in set(sys.modules) - loaded if name.startswith('torch.')])} more",
-      flush=True)
+more = [name for name in set(sys.modules) - loaded if name.startswith("torch.")]
+print(f"before {before}, {len(more)} more", flush=True)
 hvd.shutdown()
 """
 
