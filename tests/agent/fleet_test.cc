@@ -104,7 +104,7 @@ TEST(Fleet, WhatAWorkerClaimsGoesToItsHostsAgent) {
     EXPECT_EQ(watch->process, 4711);
     EXPECT_EQ(watch->life, life);
     ASSERT_EQ(watch->life_token != nullptr, life >= 0);
-    if (life >= 0) EXPECT_EQ(wire::to_digest(watch->life_token.get()), (Digest{8, 9}));
+    if (life >= 0) { EXPECT_EQ(wire::to_digest(watch->life_token.get()), (Digest{8, 9})); }
   }
   EXPECT_TRUE(fleet.watch(2, {4711, 5, {8, 9}}).empty());
 }

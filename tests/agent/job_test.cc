@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <optional>
+#include <string_view>
+#include <thread>
 
 #include "agent/agent.h"
 #include "agent/fleet.h"
@@ -20,7 +24,11 @@ const std::string kJobSecret(40, 's');
 
 class AgentJob : public ::testing::Test {
  protected:
-  AgentJob() { options_.logger = log_.logger; }
+  AgentJob() {
+    options_.logger =
+        std::make_shared<Logger>(HVD_LOG_DEBUG, Callback<hvd_log_fn>(&AgentJob::log, this, nullptr));
+    set(&options_, {{"heartbeat_timeout", "20"}});
+  }
 
   void start_driver(const std::vector<std::string>& command, const std::string& np) {
     set(&options_, {{"discover_agents", "true"},
@@ -31,8 +39,7 @@ class AgentJob : public ::testing::Test {
                     {"guard", HVD_GUARD_FILE},
                     {"restart", "false"},
                     {"stop_grace", "1"},
-                    {"heartbeat_interval", "0.05"},
-                    {"heartbeat_timeout", "20"}});
+                    {"heartbeat_interval", "0.05"}});
     driver_ = std::make_unique<driver::Driver>(options_);
     driver_->set_command(command, {"MINE=yes"});
     driver_->set_output([this](const launch::OutputLine& line) {
@@ -58,6 +65,11 @@ class AgentJob : public ::testing::Test {
   }
   static void set(Options* options, const std::vector<std::pair<std::string, std::string>>& values) {
     for (const auto& [key, value] : values) options->set(key, value);
+  }
+  /// The driver's loop stands still for so long.
+  void hold_up_driver(Duration time) {
+    held_up_for_ = time;
+    EXPECT_EQ(refusal(wire::agent_identity("passer-by"), hello("passer-by")), "accepted");
   }
   [[nodiscard]] bool wait_lines(size_t count) {
     return events_.wait([&] { return lines_.size() >= count; });
@@ -122,7 +134,16 @@ class AgentJob : public ::testing::Test {
     return hello;
   }
 
+  /// On the thread that logs, which is the loop's when an agent has come.
+  static void log(void* self, hvd_log_level level, const char* line) {
+    auto* const job = static_cast<AgentJob*>(self);
+    job->log_.logger->write(level, line);
+    if (std::string_view(line).find("the agent of host passer-by has come") != std::string_view::npos)
+      std::this_thread::sleep_for(job->held_up_for_.load());
+  }
+
   hvd::test::LogLines log_;
+  std::atomic<Duration> held_up_for_{};
   Options options_{[](const std::string&) { return std::nullopt; }};
   Events events_;
   std::vector<std::string> lines_;
@@ -349,6 +370,14 @@ class Liar {
     EXPECT_TRUE(events_.wait([&] { return !refused_.empty(); }));
     return events_.read([&] { return refused_; });
   }
+  [[nodiscard]] bool wait_acknowledged() {
+    return events_.wait([&] { return acknowledged_; });
+  }
+  /// Whether the driver still knew it when it came.
+  bool resumed() {
+    EXPECT_TRUE(events_.wait([&] { return resumed_.has_value(); }));
+    return events_.read([&] { return resumed_.value_or(false); });
+  }
   bool is_refused() {
     return events_.read([&] { return !refused_.empty() || closed_; });
   }
@@ -359,6 +388,8 @@ class Liar {
     events_.change([&] {
       if (const auto* start = message.body.AsAgentStart()) worker_ = start->worker;
       if (const auto* refused = message.body.AsRefused()) refused_ = refused->reason;
+      if (const auto* welcome = message.body.AsAgentWelcome()) resumed_ = welcome->resumed;
+      if (message.body.type == wire::Body::AgentAck) acknowledged_ = true;
     });
   }
   Loop loop_{"liar"};
@@ -366,8 +397,35 @@ class Liar {
   std::shared_ptr<wire::Channel> channel_;
   uint64_t sent_ = 0, worker_ = 0;
   std::string refused_;
-  bool closed_ = false;
+  std::optional<bool> resumed_;
+  bool acknowledged_ = false, closed_ = false;
 };
+
+constexpr Duration kHeldUp = std::chrono::seconds(5);  // longer than the deadlines of these tests
+
+// contract 19
+TEST_F(AgentJob, ADriverThatWasHeldUpTakesNoAgentForSilent) {
+  set(&options_, {{"heartbeat_timeout", "4"}});
+  start_driver({"sleep", "1000"}, "1");
+  Liar quiet(address(), "x", hello("x"));
+  quiet.started();
+  hold_up_driver(kHeldUp);
+  // It looks for silent agents 50 ms after one has come: it has done so before this one speaks.
+  std::this_thread::sleep_for(milliseconds(500));
+  quiet.say(wire::AgentHeartbeatT{});
+  EXPECT_TRUE(quiet.wait_acknowledged());
+  EXPECT_EQ(log_.count("no sign of life"), 0);
+}
+
+// contract 19
+TEST_F(AgentJob, ADriverThatWasHeldUpWaitsForAnAgentAllTheSame) {
+  set(&options_, {{"agent_timeout", "4"}});
+  start_driver({"sleep", "1000"}, "1");
+  Liar(address(), "x", hello("x")).started();
+  ASSERT_TRUE(log_.wait_for("the connection of host x's agent is over"));
+  hold_up_driver(kHeldUp);
+  EXPECT_TRUE(Liar(address(), "x", hello("x")).resumed());
+}
 
 TEST_F(AgentJob, AnAgentThatFloodsADriverWhoseReaderIsSlowIsCutOff) {
   // Declared first: what the driver waits for when it goes.

@@ -32,7 +32,7 @@ TEST_F(FileSpool, GivesBackInOrderAndForgetsWhatWasTaken) {
     EXPECT_TRUE(spool->pop(50, &text));
     EXPECT_EQ(text, std::string(50, 'a'));
     EXPECT_TRUE(spool->pop(50, &text));
-    EXPECT_EQ(text, std::string(10, 'a') + std::string(40, 'b'));
+    EXPECT_EQ(text, std::string(10, 'a').append(40, 'b'));
   }
 }
 

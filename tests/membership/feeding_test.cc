@@ -82,7 +82,8 @@ TEST(Feeding, AFailureIsNoReasonToStayOutside) {
   s.ready_with(3, feeding("b"));
   const uint64_t source = s.one<WantFeed>().worker;
   s.offered(source, {"a:1", "key", ""});
-  FedEvent failed{source};
+  FedEvent failed;
+  failed.source = source;
   failed.failure = "connection refused";
   s.fed_with(3, failed);
   EXPECT_TRUE(interrupts(s));

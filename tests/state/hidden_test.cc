@@ -1,5 +1,8 @@
 // Commits that are copied while the program goes on, and pieces that are not written again.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstring>
@@ -11,6 +14,7 @@
 #include "state/objects.h"
 #include "state/pieces.h"
 #include "state/state.h"
+#include "support.h"
 
 namespace hvd::state {
 namespace {
@@ -124,6 +128,88 @@ TEST(Hidden, WhoWaitsCopiesWithTheThread) {
     EXPECT_EQ(to, from);
     EXPECT_EQ(pieces.content(), content_digest(from.data(), kSize));
   }
+}
+
+/// Memory whose first and last page can't be read. Who reads the first one waits until somebody reads the
+/// last one; then both can be read.
+class Gates {
+ public:
+  explicit Gates(size_t size) : memory_(size) {
+    g_memory = memory_.data();
+    g_size = size;
+    g_open = g_passed = false;
+    protect(PROT_NONE);
+    struct sigaction action = {};
+    action.sa_sigaction = &faulted;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &before_);
+  }
+  Gates(const Gates&) = delete;
+  Gates& operator=(const Gates&) = delete;
+  ~Gates() {
+    protect(PROT_READ | PROT_WRITE);
+    sigaction(SIGSEGV, &before_, nullptr);
+  }
+  uint8_t* data() { return memory_.data(); }
+  /// Whether there were two readers.
+  static bool passed() { return g_passed; }
+
+ private:
+  static constexpr size_t kPage = 65536;  // no machine has larger ones
+
+  /// As far as it goes, of whole pages.
+  struct Mapping {
+    explicit Mapping(size_t s)
+        : size(s), address(mmap(nullptr, s, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+      if (address == MAP_FAILED) throw std::bad_alloc();
+    }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    ~Mapping() { munmap(address, size); }
+    uint8_t* data() const { return static_cast<uint8_t*>(address); }
+    const size_t size;
+    void* const address;
+  };
+  static void protect(int rights) {
+    mprotect(g_memory, kPage, rights);
+    mprotect(g_memory + g_size - kPage, kPage, rights);
+  }
+  static void open() {
+    protect(PROT_READ | PROT_WRITE);
+    g_open = true;
+  }
+  /// In the thread that reads.
+  static void faulted(int, siginfo_t* info, void*) {
+    const auto* const at = static_cast<const uint8_t*>(info->si_addr);
+    if (at >= g_memory + g_size - kPage && at < g_memory + g_size) {
+      g_passed = true;
+      return open();
+    }
+    if (at < g_memory || at >= g_memory + kPage) {  // a fault like any other
+      signal(SIGSEGV, SIG_DFL);
+      return;
+    }
+    const Time deadline = now() + test::kDeadline;
+    const timespec moment = {0, 1000000};
+    while (!g_open && now() < deadline) nanosleep(&moment, nullptr);
+    if (!g_open) open();
+  }
+
+  static inline uint8_t* g_memory;
+  static inline size_t g_size;
+  static inline std::atomic<bool> g_open, g_passed;
+  Mapping memory_;
+  struct sigaction before_ = {};
+};
+
+TEST(Hidden, WhoWaitsForItsEndHelpsWithIt) {
+  constexpr size_t kSize = 4 * kPiece;
+  State state(nullptr);
+  Gates gates(kSize);
+  state.add_tensor("t", {gates.data(), HVD_DTYPE_UINT8, {kSize}});
+  ASSERT_TRUE(state.begin().ok());
+  ASSERT_TRUE(state.end().ok());
+  EXPECT_TRUE(Gates::passed()) << "its thread made all of it";
 }
 
 // All of a large commit, however early it is waited for.
