@@ -244,6 +244,36 @@ func TestAnOperationUnderWayEndsWithItsWorker(t *testing.T) {
 	expect(t, second.Barrier(background, "alone now"), hvd.PeerLost)
 }
 
+// What an operation and a state had pinned is collected, and so is the worker. The runtime panics where
+// something is collected that is still pinned.
+func TestACloseLetsGoOfEverything(t *testing.T) {
+	gone := make(chan string, 3)
+	t.Run("while an operation is under way", func(t *testing.T) {
+		first, _ := pair(t)
+		sent, kept := new([1000]float32), new([1000]float32)
+		runtime.SetFinalizer(sent, func(*[1000]float32) { gone <- "the operation's memory" })
+		runtime.SetFinalizer(kept, func(*[1000]float32) { gone <- "the state's memory" })
+		runtime.SetFinalizer(first, func(*hvd.Worker) { gone <- "the worker" })
+		_, err := first.StartAllreduce(background, "x", hvd.Of(sent[:]), hvd.Of(sent[:]), hvd.Sum)
+		must(t, err)
+		state, err := first.NewState()
+		must(t, err)
+		must(t, state.AddTensor("weights", hvd.Of(kept[:])))
+		first.Close()
+	})
+	deadline := time.After(time.Minute)
+	for left := []string{"the operation's memory", "the state's memory", "the worker"}; len(left) > 0; {
+		runtime.GC()
+		select {
+		case what := <-gone:
+			left = slices.DeleteFunc(left, func(other string) bool { return other == what })
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("never collected: %s", strings.Join(left, ", "))
+		}
+	}
+}
+
 func TestWhatCameOutOutlivesItsWorker(t *testing.T) {
 	w := alone(t)
 	buffer, err := w.Allgather(background, "rows", hvd.Of([]int32{1, 2, 3}))
