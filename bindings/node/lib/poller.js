@@ -6,6 +6,7 @@ const EFD_FLAGS = 0o2000000 | 0o4000; // close on exec, non-blocking
 const libc = koffi.load("libc.so.6");
 const eventfd = libc.func("int eventfd(uint value, int flags)");
 const write = libc.func("long write(int fd, void *data, size_t size)");
+const close = libc.func("int close(int fd)");
 const one = Buffer.from([1, 0, 0, 0, 0, 0, 0, 0]);
 
 let worker;
@@ -24,21 +25,30 @@ function start() {
   if (wake < 0) throw new Error(`eventfd: errno ${koffi.errno()}`);
   worker = new Worker(new URL("./poller_thread.js", import.meta.url), { workerData: { wake }, execArgv: [], stdin: false });
   worker.on("message", (token) => done(token, true));
-  worker.on("error", (error) => {
-    for (const token of [...waiting.keys()]) done(token, error);
-  });
+  worker.on("error", failed);
   worker.unref(); // a listener refs it
-  // A thread in poll() would hold up the end of the process.
-  process.on("exit", () => send({ stop: true }));
 }
+
+// Whoever waits hears of it, and the next one starts another thread.
+function failed(error) {
+  worker = undefined;
+  close(wake);
+  busy = 0;
+  for (const { reject } of waiting.values()) reject(error);
+  waiting.clear();
+}
+
+// A thread in poll() would hold up the end of the process.
+process.on("exit", () => {
+  if (worker) send({ stop: true });
+});
 
 function done(token, outcome) {
   const watch = waiting.get(token);
   if (!watch) return;
   waiting.delete(token);
   if (watch.keeps && --busy === 0) worker.unref();
-  if (outcome instanceof Error) watch.reject(outcome);
-  else watch.resolve(outcome);
+  watch.resolve(outcome);
 }
 
 /** A promise of true when the descriptor is readable, of false after cancel(). `keeps`: the process stays
