@@ -42,16 +42,7 @@ class Admission : public test::JobTest {
   ScriptedWorker& applicant(int32_t slot) {
     workers.push_back(std::make_unique<ScriptedWorker>(loop, seat));
     ScriptedWorker& worker = *workers.back();
-    worker.worker = 0;
-    worker.secret = kSecret;
-    worker.identity = wire::kAdmissionIdentity;
-    EXPECT_TRUE(worker.connect().ok());
-    wire::ApplyT apply;
-    apply.protocol = wire::kProtocol;
-    apply.library = "test";
-    apply.host = "a";
-    apply.slot = slot;
-    worker.say(std::move(apply));
+    worker.apply(kSecret, slot);
     return worker;
   }
   Launched seat;

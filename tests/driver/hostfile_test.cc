@@ -82,7 +82,9 @@ TEST(SlurmNodes, WhatCannotBeMeantIsNamed) {
                                      {repeated("[1]", 40000), ""},
                                      {"n[" + repeated("0", 100000) + "1]", ""},
                                      {repeated("n", 300), ""}}) {
-    EXPECT_NE(refusal([&] { parse_slurm_nodes(nodes, tasks, 1); }).find("SLURM_"), std::string::npos)
+    EXPECT_NE(
+        refusal([&nodes = nodes, &tasks = tasks] { parse_slurm_nodes(nodes, tasks, 1); }).find("SLURM_"),
+        std::string::npos)
         << nodes.substr(0, 100) << ' ' << tasks.substr(0, 100);
   }
 }

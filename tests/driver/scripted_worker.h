@@ -78,6 +78,19 @@ class ScriptedWorker {
     message.host = host;
     say(std::move(message));
   }
+  /// Connects with the job's secret, and asks for a place on `host`: a worker that nobody has started.
+  void apply(const std::string& job_secret, int32_t slot = -1) {
+    worker = 0;
+    secret = job_secret;
+    identity = wire::kAdmissionIdentity;
+    EXPECT_TRUE(connect().ok());
+    wire::ApplyT message;
+    message.protocol = wire::kProtocol;
+    message.library = "test";
+    message.host = host;
+    message.slot = slot;
+    say(std::move(message));
+  }
   void ready(uint64_t left = 0, bool has_state = false, uint64_t revision = 0) {
     wire::ReadyT message;
     message.has_state = has_state;

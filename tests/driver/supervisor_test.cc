@@ -76,25 +76,16 @@ class SupervisorTest : public ::testing::Test {
   }
   /// A worker that comes by itself to a host of this name.
   std::unique_ptr<ScriptedWorker> arrive(const std::string& host) {
-    ScriptedWorker applicant(workers, started.all().at(0));
-    applicant.worker = 0;
-    applicant.secret = kSecret;
-    applicant.identity = wire::kAdmissionIdentity;
-    EXPECT_TRUE(applicant.connect().ok());
-    wire::ApplyT apply;
-    apply.protocol = wire::kProtocol;
-    apply.library = "test";
-    apply.host = host;
-    apply.slot = -1;
-    applicant.say(std::move(apply));
+    Launched place = started.all().at(0);
+    place.host = host;
+    ScriptedWorker applicant(workers, place);
+    applicant.apply(kSecret);
     const wire::AdmittedT* admitted = applicant.await(&wire::BodyUnion::AsAdmitted);
     if (admitted == nullptr) {
       ADD_FAILURE() << log.text();
       return nullptr;
     }
-    Launched place = started.all().at(0);
     place.worker = admitted->worker;
-    place.host = host;
     auto worker = std::make_unique<ScriptedWorker>(workers, place);
     worker->secret = admitted->key;
     EXPECT_TRUE(worker->connect().ok());

@@ -238,23 +238,26 @@ TEST(SamplerJob, WhoHadJoinedTakesTheNewestState) {
       HVD_ASSERT_OK(hvd_state_add_sampler(w.state, "sampler", w.sampler, error));
       HVD_ASSERT_OK(hvd_state_add_value(w.state, "step", &w.step, sizeof(w.step), error));
       struct Call {
-        Worker& w;
-        decltype(seen)& seen_;
-        decltype(left)& left_;
+        Worker& worker;
+        decltype(seen)& starts;
+        decltype(left)& leaves;
       } call{w, seen, left};
       HVD_ASSERT_OK(hvd_run(
           w.context, w.state,
           [](void* self) {
-            auto& [worker, starts, leaves] = *static_cast<Call*>(self);
+            const Call& call = *static_cast<Call*>(self);
+            Worker& worker = call.worker;
             if (hvd_size(worker.context) == 3) {
               hvd_sampler_info info{};
               info.struct_size = sizeof(info);
               EXPECT_EQ(hvd_sampler_get_info(worker.sampler, &info, nullptr), HVD_OK);
-              starts.update([&](auto& all) { all.push_back({worker.worker, worker.step, info.processed}); });
+              call.starts.update([&](auto& all) {
+                all.push_back({worker.worker, worker.step, info.processed});
+              });
             }
             const hvd_status status = worker.train();
             if (worker.worker == 2 && status == HVD_HOSTS_UPDATED)
-              leaves.update([&](auto& step) { step = worker.step; });
+              call.leaves.update([&](auto& step) { step = worker.step; });
             return status;
           },
           &call, error));

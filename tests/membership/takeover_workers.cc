@@ -159,7 +159,8 @@ bool TakeoverSimulator::step(Process& p) {
               "contract 5: a commit was lost while its holder lives");
       if (!g.trained) {
         g.trained = true;
-        for (const auto& [instance, other] : generations_) {
+        for (const auto& [formed, other] : generations_) {
+          const auto& instance = formed;
           // All who knew of the other one may have been cut off, and the journal lost.
           const bool lives = std::any_of(other.members.begin(), other.members.end(), [&](uint64_t id) {
             const Process& q = processes_.at(id);
