@@ -3,8 +3,8 @@
 # tests and the scenarios under each: scripts/sanitize.sh [--short] [asan] [tsan] [-- ctest arguments]
 # --short: of the scenarios those of the default lane under asan alone, and under tsan of the quick lane what
 # has threads.
-# Or scripts/sanitize.sh --quick: the quick lane under the first two, in the fuzzers' build, but for histories,
-# which are pure; then what has most to do with threads under the third. Rooms are compiled as one.
+# Or scripts/sanitize.sh --quick: the quick lane under the first two, in the fuzzers' build, without pure
+# histories. Then what has most to do with threads runs under the third. Rooms are compiled as one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test

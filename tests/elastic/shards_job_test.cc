@@ -237,7 +237,7 @@ int rot(const std::vector<double>& words, const std::vector<double>& live) {
     uintptr_t begin = 0, end = 0;
     char mode[5] = "";
     if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, mode) != 3 || mode[1] != 'w') continue;
-    if (end - begin > uintptr_t{1} << 36) continue;  // address space that a sanitizer has reserved
+    if (end - begin > uintptr_t{1} << 30) continue;  // address space that a sanitizer has reserved
     std::vector<uint8_t> bytes(end - begin);
     iovec to{bytes.data(), bytes.size()}, from{reinterpret_cast<void*>(begin), bytes.size()};
     const ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);

@@ -1,4 +1,4 @@
-// Descriptors that are waited for: one that is forgotten and waited for again, as its number may be another file's.
+// Waiting for descriptors, and for the next one of a number whose descriptor was forgotten.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import koffi from "koffi";
