@@ -8,6 +8,8 @@ import time
 import horovod.torch as hvd
 import torch
 
+from served import serve
+
 DIRECTORY = os.environ["HVD_BENCH_DIRECTORY"]
 GROUP, VARIABLES = 200, 160
 
@@ -24,7 +26,7 @@ def mlp(width):
 def allreduce(size):
     tensor = torch.ones(size // 4)
 
-    def call():
+    def call(turn):
         hvd.allreduce_(tensor, name="allreduce", op=hvd.Sum)
 
     return call
@@ -33,7 +35,7 @@ def allreduce(size):
 def grouped(size):
     tensors = [torch.ones(size // 4 // GROUP) for _ in range(GROUP)]
 
-    def call():
+    def call(turn):
         hvd.grouped_allreduce_(tensors, name="grouped", op=hvd.Average)
 
     return call
@@ -45,7 +47,7 @@ def variables(size):
         for i in range(VARIABLES)
     }
 
-    def call():
+    def call(turn):
         hvd.broadcast_parameters(tensors, root_rank=0)
         assert tensors["variable 0"][0] == 0
 
@@ -59,7 +61,7 @@ def step(width):
                                          named_parameters=model.named_parameters())
     inputs, targets = torch.randn(32, 784), torch.randint(0, 10, (32, ))
 
-    def call():
+    def call(turn):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
@@ -73,38 +75,15 @@ def commit(width):
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    return hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0).commit
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
+    return lambda turn: state.commit()
 
 
 OPERATIONS = {each.__name__: each for each in (allreduce, grouped, variables, step, commit)}
 
 
-def serve():
-    rank, calls = hvd.rank(), {}
-    with open(f"{DIRECTORY}/commands.{rank}") as commands, open(f"{DIRECTORY}/replies.{rank}",
-                                                                "w") as replies:
-        print("ready", file=replies, flush=True)
-        for line in commands:
-            words = line.split()
-            if words[0] == "quit":
-                break
-            if words[0] == "release":
-                calls.clear()
-                print("ok", file=replies, flush=True)
-                continue
-            size, samples, batch, warm, _ = map(int, words[2:])
-            if (words[1], size) not in calls:
-                calls[words[1], size] = OPERATIONS[words[1]](size)
-            call, times = calls[words[1], size], []
-            for _ in range(warm):
-                call()
-            for _ in range(samples):
-                hvd.barrier()
-                times.append(now())
-                for _ in range(batch):
-                    call()
-                times.append(now())
-            print("ok", *times, file=replies, flush=True)
+def prepare(operation, size):
+    return OPERATIONS[operation](size), None
 
 
 def train_elastically():
@@ -134,7 +113,10 @@ def train_elastically():
 def main():
     torch.set_num_threads(1)
     hvd.init()
-    (train_elastically if sys.argv[1:] == ["elastic"] else serve)()
+    if sys.argv[1:] == ["elastic"]:
+        train_elastically()
+    else:
+        serve(hvd.rank(), hvd.barrier, prepare)
     hvd.shutdown()
 
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <set>
 
 #include "cli/http_server.h"
@@ -37,13 +38,16 @@ int connection() {
     const std::string url = server().url();
     return std::stoi(url.substr(url.rfind(':') + 1));
   }();
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  HVD_PROMISE(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  return fd;
+  while (true) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+    HVD_PROMISE(errno == EINTR);  // libFuzzer looks at its clock by a signal
+    ::close(fd);
+  }
 }
 
 /// What comes back until the server hangs up, which it does when nothing more can come.
@@ -55,8 +59,8 @@ std::string answer_to(std::span<const uint8_t> request) {
   char piece[4096];
   while (true) {
     pollfd readable{fd, POLLIN, 0};
-    HVD_PROMISE(::poll(&readable, 1, kPatienceMs) == 1);
-    const ssize_t n = ::recv(fd, piece, sizeof piece, 0);
+    HVD_PROMISE(TEMP_FAILURE_RETRY(::poll(&readable, 1, kPatienceMs)) == 1);
+    const ssize_t n = TEMP_FAILURE_RETRY(::recv(fd, piece, sizeof piece, 0));
     if (n <= 0) break;
     all.append(piece, static_cast<size_t>(n));
     HVD_PROMISE(all.size() < 16 << 20);
