@@ -9,6 +9,7 @@ passes that is.
 import argparse
 import collections
 import fnmatch
+import inspect
 import os
 import sys
 import tempfile
@@ -54,6 +55,11 @@ import hvd.torch.distributed  # noqa: E402,F401
 DIFFERENT = dict.fromkeys(
     ("test_barrier_timeout_full_group", "test_barrier_timeout_global", "test_barrier_timeout_group"),
     "reads Gloo's words; here the sentence names the ranks that have not come")
+if "only implemented for GLOO" in inspect.getsource(torch.distributed.monitored_barrier):
+    DIFFERENT |= dict.fromkeys(
+        ("test_monitored_barrier_failure_order", "test_monitored_barrier_gloo",
+         "test_monitored_barrier_gloo_subgroup", "test_monitored_barrier_wait_all_ranks"),
+        "this PyTorch refuses monitored_barrier of any backend but Gloo")
 
 
 class Own(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
