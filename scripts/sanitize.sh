@@ -15,6 +15,7 @@ export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 export TSAN_OPTIONS="second_deadlock_stack=1:history_size=7:${TSAN_OPTIONS:-}"
 
 if [ "${1:-}" = --quick ]; then
+  [ $# -eq 1 ] || { echo "$0: --quick and '$2': expected --quick alone" >&2; exit 2; }
   jobs=${HVD_TEST_JOBS:-$((2 * $(nproc)))}  # they wait a lot
   scripts/install-deps.sh fuzz
   cmake --preset fuzz >/dev/null

@@ -40,8 +40,9 @@ def prepare(operation, size):
 
 def main():
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{os.environ['HVD_BENCH_DIRECTORY']}/torch", rank=RANK,
-                            world_size=SIZE, timeout=datetime.timedelta(seconds=60))
+    directory = os.environ["HVD_BENCH_DIRECTORY"]
+    dist.init_process_group("gloo", init_method=f"file://{directory}/torch", rank=RANK, world_size=SIZE,
+                            timeout=datetime.timedelta(seconds=60))
     serve(RANK, dist.barrier, prepare)
     dist.destroy_process_group()
 
