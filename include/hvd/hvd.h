@@ -577,6 +577,16 @@ HVD_API int32_t hvd_state_lend(void *sink, const void *const *data, const size_t
 
 HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
 
+/* Says that the memory of a tensor, a value or a shard is at `data` now: as many bytes, with the dtype, shape
+ * and range that it has, and in the same kind of memory, on the same device. For programs that make their
+ * tensors anew, for example in each generation. `data` is borrowed from here on, and the old memory no
+ * longer: the call waits for a commit that is being copied. Nothing is copied by this call. The next commit
+ * takes what `data` holds then; restore and sync write there. What was committed stays. In a reset callback
+ * that runs before a sync, `data` must hold what the old memory held. NULL is allowed for a range without
+ * elements. HVD_INVALID: no such key, or an object. HVD_TIMEOUT: the commit is still being copied, and the
+ * memory is the old one. */
+HVD_API hvd_status hvd_state_set_data(hvd_state *state, const char *key, void *data, hvd_error *error);
+
 /* Runs when a new generation has been formed and synced, before the training function is called again, in
  * order of registration. It does not run before the function's first call. Nonzero: hvd_run ends with
  * HVD_CALLBACK_FAILED. A worker that is new in that generation runs none. So a reset callback may call

@@ -239,6 +239,10 @@ hvd_status hvd_state_remove(hvd_state* state, const char* key, hvd_error* error)
   return guarded(error, [&] { Call(state)->state.remove(required_text(key, "key")); });
 }
 
+hvd_status hvd_state_set_data(hvd_state* state, const char* key, void* data, hvd_error* error) {
+  return guarded(error, [&] { Call(state)->state.set_data(required_text(key, "key"), data); });
+}
+
 hvd_status hvd_state_on_reset(hvd_state* state, hvd_reset_fn reset, void* userdata, hvd_destroy_fn destroy,
                               hvd_error* error) {
   return guarded(error, [&] {

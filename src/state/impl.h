@@ -80,6 +80,9 @@ struct State::Impl {
 
   void add(Spec spec, const collective::Tensor& live, Callback<hvd_save_fn> save, Callback<hvd_load_fn> load);
   void remove(const std::string& key);
+  void set_data(const std::string& key, void* data);
+  /// Where the variable of that key is. Throws Error(HVD_INVALID).
+  std::map<std::string, Variable>::iterator find(const std::string& key);
   /// Throws Error(HVD_UNSUPPORTED) if nobody copies this kind of memory.
   void check_served(const std::string& key, hvd_memory memory) const;
 

@@ -129,6 +129,17 @@ void Shards::remove(const std::string& key) {
   if (shards_.empty()) forget();
 }
 
+Shard& Shards::at(const std::string& key) {
+  return *std::lower_bound(shards_.begin(), shards_.end(), key,
+                           [](const Shard& s, const std::string& wanted) { return s.key < wanted; });
+}
+
+void Shards::set_data(const std::string& key, void* data) {
+  Shard& shard = at(key);
+  (shard.device ? shard.device->data : shard.live) = data;
+  shard.stale = true;
+}
+
 void Shards::renumber(const std::function<std::optional<uint32_t>(uint32_t)>& number) {
   std::set<const Parcel*> done;  // one may be in both sets
   const auto in = [&](const ParcelPtr& parcel) {

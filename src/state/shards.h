@@ -147,6 +147,10 @@ class Shards {
   /// now.
   void add(Shard shard, const Generation& place);
   void remove(const std::string& key);
+  /// This rank's range of that key, which there is, has other memory.
+  void set_data(const std::string& key, void* data);
+  /// Of this rank's range of that key, which there is.
+  size_t bytes(const std::string& key) { return at(key).bytes(); }
   uint64_t own_bytes() const;
   uint64_t held_bytes() const;
 
@@ -221,6 +225,7 @@ class Shards {
   };
   std::vector<Rotten> read_again(const ShardLayout& layout) const;
   Status stage(Shard* shard) const;
+  Shard& at(const std::string& key);
 
   struct Set {
     uint64_t revision = 0;

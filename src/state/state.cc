@@ -89,10 +89,7 @@ void State::Impl::check_served(const std::string& key, hvd_memory memory) const 
 void State::Impl::remove(const std::string& key) {
   if (Status status = not_in_callback("remove"); !status.ok()) throw Error(status);
   if (Status status = rest(); !status.ok()) throw Error(status);
-  auto found = variables.find(key);
-  if (found == variables.end()) {
-    throw Error(HVD_INVALID, fmt::format("state has no key '{}': expected one that was added", key));
-  }
+  const auto found = find(key);
   const FeedPause pause(*this);
   // Its destroy callback, which may ask for the state, runs when all is done.
   const auto removed = variables.extract(found);
@@ -106,6 +103,36 @@ void State::Impl::remove(const std::string& key) {
   std::lock_guard lock(mutex);
   summary.digest = digest;
   statistics.bytes = bytes;
+}
+
+std::map<std::string, Variable>::iterator State::Impl::find(const std::string& key) {
+  const auto found = variables.find(key);
+  if (found == variables.end()) {
+    throw Error(HVD_INVALID, fmt::format("state has no key '{}': expected one that was added", key));
+  }
+  return found;
+}
+
+void State::Impl::set_data(const std::string& key, void* data) {
+  if (Status status = not_in_callback("set_data"); !status.ok()) throw Error(status);
+  if (Status status = rest(); !status.ok()) throw Error(status);
+  Variable& variable = find(key)->second;
+  if (variable.is_object()) {
+    throw Error(HVD_INVALID, fmt::format("state key '{}' ({}) has no memory of the program's: expected a "
+                                         "tensor, a value or a shard",
+                                         key, variable.spec.describe()));
+  }
+  const bool is_shard = variable.spec.kind == VariableKind::kShard;
+  const size_t bytes = is_shard ? shards.bytes(key) : variable.bytes;
+  if (bytes > 0 && data == nullptr) {
+    throw Error(HVD_INVALID, fmt::format("state key '{}': data is NULL: expected the {} bytes of {}", key,
+                                         bytes, variable.spec.describe()));
+  }
+  if (is_shard) {
+    shards.set_data(key, data);
+  } else {
+    variable.live = data;
+  }
 }
 
 Status State::Impl::not_in_callback(const char* function) const {
@@ -298,6 +325,7 @@ bool State::has_shards() const { return !impl_->shards.empty(); }
 Status State::hand_over() { return impl_->hand_over(); }
 Status State::has_anybody_joined(bool* ret_joined) { return impl_->has_anybody_joined(ret_joined); }
 void State::remove(const std::string& key) { impl_->remove(key); }
+void State::set_data(const std::string& key, void* data) { impl_->set_data(key, data); }
 Status State::begin() {
   return impl_->recorded("commit", [&] { return impl_->copy(true, true); });
 }

@@ -119,6 +119,8 @@ class State {
   /// would lack.
   Status has_anybody_joined(bool* ret_joined);
   void remove(const std::string& key);
+  /// A tensor, a value or a shard has other memory from now on: see hvd_state_set_data. Throws as add does.
+  void set_data(const std::string& key, void* data);
 
   /// Copies everything as revision + 1. On failure the last commit is untouched: HVD_CALLBACK_FAILED,
   /// HVD_INTERNAL (memory). Pieces of host memory that have not changed are not written again.

@@ -237,6 +237,7 @@ static void null_context(void) {
                HVD_INVALID);
   CHECK(destroyed == 3);
   CHECK_STATUS(hvd_state_remove(NULL, "k", &error), HVD_INVALID);
+  CHECK_STATUS(hvd_state_set_data(NULL, "k", &number, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_commit(NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_save(NULL, &error), HVD_INVALID);
   CHECK_STATUS(hvd_state_check_host_updates(NULL, &error), HVD_INVALID);
@@ -366,6 +367,7 @@ static void state(hvd_context *c) {
   float a[2] = {1, 2};
   hvd_tensor t = floats(a, 2);
   int32_t number = 5;
+  int32_t other = 0;
   int32_t result = 0;
   memset(&stats, 0, sizeof(stats));
   CHECK_STATUS(hvd_state_create(c, NULL, &error), HVD_INVALID);
@@ -415,6 +417,16 @@ static void state(hvd_context *c) {
   stats.struct_size = sizeof(stats);
   CHECK_STATUS(hvd_state_get_info(s, &stats, &error), HVD_OK);
   CHECK(stats.revision == 1 && stats.commits == 1);
+  CHECK_STATUS(hvd_state_set_data(s, NULL, &number, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_state_set_data(s, "nope", &number, &error), HVD_INVALID);
+  CHECK_NAMES("nope");
+  CHECK_STATUS(hvd_state_set_data(s, "v", NULL, &error), HVD_INVALID);
+  CHECK_NAMES("'v'");
+  CHECK_STATUS(hvd_state_set_data(s, "o", &number, &error), HVD_INVALID);
+  CHECK_NAMES("'o' (object)");
+  CHECK_STATUS(hvd_state_set_data(s, "v", &other, &error), HVD_OK);
+  CHECK_STATUS(hvd_state_restore(s, &error), HVD_OK);
+  CHECK(other == 5);
   CHECK_STATUS(hvd_state_remove(s, "nope", &error), HVD_INVALID);
   CHECK_NAMES("nope");
   destroyed = 0;

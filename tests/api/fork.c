@@ -170,6 +170,7 @@ static void every_call_is_refused(handles *h) {
   REFUSED(hvd_state_add_object(h->state, "o", save_nothing, load_nothing, NULL, NULL, &error));
   REFUSED(hvd_state_add_sampler(h->state, "s", h->sampler, &error));
   REFUSED(hvd_state_remove(h->state, "x", &error));
+  REFUSED(hvd_state_set_data(h->state, "x", &number, &error));
   REFUSED(hvd_state_on_reset(h->state, reset_nothing, NULL, NULL, &error));
   REFUSED(hvd_state_commit(h->state, &error));
   REFUSED(hvd_state_save(h->state, &error));

@@ -77,7 +77,8 @@ TEST(Hidden, ValuesAndObjectsMayChangeAtOnce) {
 }
 
 TEST(Hidden, WhateverComesNextWaitsForIt) {
-  for (const int next : {0, 1, 2, 3, 4}) {
+  for (const int next : {0, 1, 2, 3, 4, 5}) {
+    std::vector<float> elsewhere(kCount);
     Rank rank(1);
     ASSERT_TRUE(rank.state.save().ok());
     rank.set(2);
@@ -86,6 +87,11 @@ TEST(Hidden, WhateverComesNextWaitsForIt) {
     if (next == 1) { ASSERT_TRUE(rank.state.save().ok()); }
     if (next == 2) { ASSERT_TRUE(rank.state.settle().ok()); }
     if (next == 3) { rank.state.remove("empty"); }
+    if (next == 5) {
+      rank.state.set_data("large", elsewhere.data());
+      std::fill(rank.large.begin(), rank.large.end(), -1.F);  // it is the program's again
+      rank.large.swap(elsewhere);
+    }
     ASSERT_TRUE(rank.state.settle().ok());
     EXPECT_EQ(rank.state.summary().revision, next < 2 ? 3U : 2U) << next;
     rank.set(5);

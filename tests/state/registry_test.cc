@@ -76,6 +76,43 @@ TEST_F(Registry, TensorsAreChecked) {
   EXPECT_TRUE(state.restore().ok());
 }
 
+TEST_F(Registry, MemoryThatIsElsewhereIsWhatCommitsAndRestoresTakeFromThenOn) {
+  state.add_tensor("w", tensor_of(values));
+  state.add_value("step", &step, sizeof(step));
+  ASSERT_TRUE(state.save().ok());
+  const Digest digest = state.summary().digest;
+  std::vector<float> others(values.size(), 5.F);
+  uint64_t other = 8;
+  state.set_data("w", others.data());
+  state.set_data("step", &other);
+  EXPECT_EQ(state.summary().digest, digest) << "what was committed stays";
+  values.assign(values.size(), 9.F);
+  step = 99;
+  ASSERT_TRUE(state.restore().ok());
+  EXPECT_EQ(others, std::vector<float>(values.size(), 1.F));
+  EXPECT_EQ(other, 7U);
+  others[3] = 2.F;
+  ASSERT_TRUE(state.save().ok());
+  others[3] = 0.F;
+  ASSERT_TRUE(state.restore().ok());
+  EXPECT_EQ(others[3], 2.F);
+  EXPECT_EQ(values, std::vector<float>(values.size(), 9.F)) << "the old memory is the program's alone";
+  EXPECT_EQ(step, 99U);
+}
+
+TEST_F(Registry, MemoryThatIsElsewhereIsChecked) {
+  TestObject object;
+  object.add_to(state, "o");
+  state.add_tensor("w", tensor_of(values));
+  state.add_tensor("empty", {&step, HVD_DTYPE_FLOAT32, {0}});
+  expect_refused([&] { state.set_data("nothing", values.data()); },
+                 {"'nothing'", "expected one that was added"});
+  expect_refused([&] { state.set_data("w", nullptr); }, {"'w'", "NULL", "48 bytes", "tensor float32[12]"});
+  expect_refused([&] { state.set_data("o", values.data()); }, {"'o'", "object", "expected a tensor"});
+  state.set_data("empty", nullptr);
+  EXPECT_TRUE(state.save().ok());
+}
+
 TEST_F(Registry, ObjectsNeedBothCallbacks) {
   TestObject object;
   expect_refused([&] { state.add_object("o", object.save(), {}); }, {"'o'", "load"});
@@ -90,6 +127,7 @@ TEST(Callbacks, MayNotChangeTheStateThatCallsThem) {
   object.during = [&] {
     seen.push_back(refused([&] { state.add_value("new", &step, 8); }).code);
     seen.push_back(refused([&] { state.remove("o"); }).code);
+    seen.push_back(refused([&] { state.set_data("o", &step); }).code);
     seen.push_back(state.save().code);
     seen.push_back(state.refresh().code);
     seen.push_back(state.restore().code);
@@ -98,7 +136,7 @@ TEST(Callbacks, MayNotChangeTheStateThatCallsThem) {
   object.add_to(state, "o");
   ASSERT_TRUE(state.save().ok());
   ASSERT_TRUE(state.restore().ok());
-  EXPECT_EQ(seen, std::vector<hvd_status>(10, HVD_INVALID));
+  EXPECT_EQ(seen, std::vector<hvd_status>(12, HVD_INVALID));
   EXPECT_EQ(state.revision(), 1U);
 }
 

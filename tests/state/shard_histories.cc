@@ -235,7 +235,13 @@ void ShardHistories::random_histories(uint32_t seeds) {
     const int32_t copies = std::max(kept, 1);  // as many may be lost
     start(static_cast<int32_t>(2 + any(3)), kept);
     ASSERT_TRUE(ok(sync()));
+    const auto some_move = [&] {
+      for (auto& worker : workers) {
+        if (any(3) == 0) worker->move();
+      }
+    };
     for (int round = 0; round < 8; ++round) {
+      some_move();
       fabric->break_after_deliveries(static_cast<int>(any(30)));
       for (int i = 0; i < 3 && ok(commit(any(2) == 0)); ++i) {}
       auto left = std::min(static_cast<size_t>(copies), workers.size() - 1);
@@ -246,6 +252,7 @@ void ShardHistories::random_histories(uint32_t seeds) {
         for (size_t i = 0; i < lost; ++i) lose({any(workers.size())});
         fabric.reset();
         restore();
+        some_move();
         const size_t size = std::max(workers.size(), 1 + any(5));
         while (workers.size() < size) add(static_cast<int32_t>(size));
         form(left > 0 ? static_cast<int>(any(60)) : -1);

@@ -58,12 +58,13 @@ struct Worker {
          const Settings& settings = {}, int64_t length = kLong, LoggerPtr logger = nullptr,
          bool on_device = false)
       : host(std::move(on)),
+        key(std::move(name)),
         gpu(on_device ? std::make_unique<ShardDevice>() : nullptr),
         state(std::move(logger), nullptr, gpu ? gpu->copies : nullptr, settings) {
     set_values(even_range(0, length, rank, size));
     set_counts(even_range(1, kShort, rank, size));
     at = {rank, size};
-    shard(name, HVD_DTYPE_FLOAT64, gpu ? gpu->data : values.data(), static_cast<int64_t>(values.size()),
+    shard(key, HVD_DTYPE_FLOAT64, gpu ? gpu->data : values.data(), static_cast<int64_t>(values.size()),
           length, values_range.begin, copies, &Worker::reshard_values);
     shard("n", HVD_DTYPE_UINT32, counts.data(), static_cast<int64_t>(counts.size()), kShort,
           counts_range.begin, copies < 0 ? parity_of(2) : 2, &Worker::reshard_counts);
@@ -137,6 +138,30 @@ struct Worker {
       counts[i] = count_of(counts_range.begin + static_cast<int64_t>(i), step);
     for (float& w : weights) w = static_cast<float>(step);
   }
+  /// Its memory becomes other memory with the same values, as in programs that make their tensors anew. What
+  /// it had before is nobody's to write.
+  void move() {
+    if (gpu) {
+      gpu->data = gpu->device.memory.allocate(values.size() * sizeof(double) + 1);
+      gpu->write(values);
+      state.set_data(key, gpu->data);
+    } else {
+      move(key, &values);
+    }
+    move("n", &counts);
+    move("w", &weights);
+  }
+  template <class T>
+  void move(const std::string& of, std::vector<T>* data) {
+    auto old = std::make_shared<std::vector<T>>(*data);
+    old->swap(*data);
+    state.set_data(of, data->data());
+    std::fill(old->begin(), old->end(), T(55));
+    left.push_back([old] { EXPECT_EQ(*old, std::vector<T>(old->size(), T(55))); });
+  }
+  ~Worker() {
+    for (const auto& is_untouched : left) is_untouched();
+  }
   void spoil() {
     std::fill(values.begin(), values.end(), -1);
     if (gpu) gpu->write(values);
@@ -159,7 +184,7 @@ struct Worker {
     for (const float w : weights) ASSERT_EQ(w, static_cast<float>(wanted));
   }
 
-  std::string host;
+  std::string host, key;             // key: of the longer one
   std::unique_ptr<ShardDevice> gpu;  // if the longer key is on one: `values` are what was written there
   std::vector<double> values;
   std::vector<uint32_t> counts;
@@ -172,6 +197,7 @@ struct Worker {
   std::pair<int32_t, int32_t> at;
   std::vector<std::string> hosts;
   std::vector<int32_t> leaving;
+  std::vector<std::function<void()>> left;  // look at memory that it had
   State state;
 };
 

@@ -96,6 +96,7 @@ const functions = Object.fromEntries([
                        "void *destroy"],
   ["state_on_reset", "hvd_state *state, hvd_reset_fn *reset, void *userdata, void *destroy"],
   ["state_remove", "hvd_state *state, const char *key"],
+  ["state_set_data", "hvd_state *state, const char *key, void *data"],
   ["state_commit", "hvd_state *state"],
   ["state_save", "hvd_state *state"],
   ["state_check_host_updates", "hvd_state *state"],

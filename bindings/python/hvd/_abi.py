@@ -233,6 +233,7 @@ _PROTOTYPES = {
     "hvd_state_on_lost": (None, [_P, LostFn, _P, DestroyFn]),
     "hvd_shard_range": (None, [_L, _I, _I, POINTER(_L), POINTER(_L)]),
     "hvd_state_remove": (None, [_P, _S]),
+    "hvd_state_set_data": (None, [_P, _S, _P]),
     "hvd_state_on_reset": (None, [_P, ResetFn, _P, DestroyFn]),
     "hvd_state_commit": (None, [_P]),
     "hvd_state_commit_begin": (None, [_P]),

@@ -820,6 +820,12 @@ extern "C" {
         key: *const c_char,
         error: *mut hvd_error,
     ) -> hvd_status;
+    pub fn hvd_state_set_data(
+        state: *mut hvd_state,
+        key: *const c_char,
+        data: *mut c_void,
+        error: *mut hvd_error,
+    ) -> hvd_status;
     pub fn hvd_state_on_reset(
         state: *mut hvd_state,
         reset: hvd_reset_fn,

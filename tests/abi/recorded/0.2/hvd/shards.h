@@ -20,8 +20,8 @@ typedef struct hvd_shard {
   int64_t global_elements;
   int64_t offset;          /* in: of an even split (hvd_shard_range); the program may set another */
   int64_t elements;        /* likewise */
-  void *data;              /* in: memory of the old range; out: memory of the new range, in host memory,
-                              with room for `elements` */
+  void *data;              /* in: memory of the old range; out: memory of the new range, with room for
+                              `elements`, where the tensor was: in host memory, or on its device */
 } hvd_shard;
 
 /* Tells the program its new range and asks for memory for it. A sync calls it if this worker's rank or the
@@ -36,11 +36,11 @@ typedef int32_t (*hvd_reshard_fn)(void *userdata, hvd_shard *shard);
 /* As a number of copies: none. */
 #define HVD_NO_COPIES (-1)
 
-/* Registers this rank's range of a sharded key. `tensor` has one dimension and is in host memory, borrowed as
- * in hvd_state_add_tensor. It holds the elements from `offset` on of a vector of `global_elements`. All ranks
- * register the same keys with the same dtype, length and number of copies. Their ranges cover the vector,
- * each element once; sync and commit check that (HVD_MISMATCH, naming the elements that overlap or are
- * missing). A range may be empty.
+/* Registers this rank's range of a sharded key. `tensor` has one dimension and is borrowed as in
+ * hvd_state_add_tensor; it may be in device memory, too. It holds the elements from `offset` on of a vector
+ * of `global_elements`. All ranks register the same keys with the same dtype, length and number of copies.
+ * Their ranges cover the vector, each element once; sync and commit check that (HVD_MISMATCH, naming the
+ * elements that overlap or are missing). A range may be empty.
  *
  * copies: a commit also places the shard in the commit memory of that many other workers, on other hosts
  * where there are any. 0 means one copy, HVD_NO_COPIES none; at most 16. As many workers may be lost at
@@ -53,9 +53,10 @@ typedef int32_t (*hvd_reshard_fn)(void *userdata, hvd_shard *shard);
  * With shards every commit is collective. hvd_state_commit, hvd_state_save and the thread of
  * hvd_state_commit_begin place the copies, and agree that all ranks have done so. They fail on all ranks or
  * on none, except when a worker is lost: after HVD_PEER_LOST all ranks restore this commit, or all the one
- * before it. Host memory is needed for 2 x (1 + copies) times this rank's shards. hvd_state_sync takes the
- * last commit, if there is one, instead of the live values. A rank that has joined (hvd_join) can't commit:
- * HVD_MISMATCH. HVD_UNSUPPORTED: the tensor is in device memory. */
+ * before it. Host memory is needed for 2 x (1 + copies) times this rank's shards, and once more, pinned, for
+ * those in device memory. hvd_state_sync takes the last commit, if there is one, instead of the live values.
+ * A rank that has joined (hvd_join) can't commit: HVD_MISMATCH. HVD_UNSUPPORTED: no backend copies the
+ * tensor's memory. HVD_INTERNAL: it has no host memory. */
 HVD_API hvd_status hvd_state_add_shard(hvd_state *state, const char *key, const hvd_tensor *tensor,
                                        int64_t global_elements, int64_t offset, int32_t copies,
                                        hvd_reshard_fn reshard, void *userdata, hvd_destroy_fn destroy,
