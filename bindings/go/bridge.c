@@ -132,6 +132,9 @@ void *hvdgo_pointer(uintptr_t number) { return (void *)number; }
 hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error) {
   return hvd_state_add_value(state, key, (void *)value, size, error);
 }
+hvd_status hvdgo_set_data(hvd_state *state, const char *key, uintptr_t data, hvd_error *error) {
+  return hvd_state_set_data(state, key, (void *)data, error);
+}
 int32_t hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size) {
   return write(sink, (const void *)data, size);
 }

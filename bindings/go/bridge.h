@@ -59,6 +59,7 @@ hvd_status hvdgo_set_output(hvd_driver *driver, uintptr_t handle, hvd_error *err
 hvd_status hvdgo_output(hvd_op *op, size_t index, hvdgo_tensor *ret_output, hvd_error *error);
 hvd_status hvdgo_add_tensor(hvd_state *state, const char *key, const hvdgo_tensor *tensor, hvd_error *error);
 void *hvdgo_pointer(uintptr_t number);
+hvd_status hvdgo_set_data(hvd_state *state, const char *key, uintptr_t data, hvd_error *error);
 hvd_status hvdgo_add_value(hvd_state *state, const char *key, uintptr_t value, size_t size, hvd_error *error);
 int32_t hvdgo_write(hvd_write_fn write, void *sink, uintptr_t data, size_t size);
 int32_t hvdgo_add_host(hvd_add_host_fn add, void *sink, const char *name, int32_t slots);

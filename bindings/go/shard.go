@@ -42,6 +42,22 @@ func (s *Shard[T]) Data() []T { return s.data }
 // Offset is the place of its first element in the whole vector.
 func (s *Shard[T]) Offset() int64 { return s.offset }
 
+// SetData makes another slice the range's memory, of the same length. Nothing is copied. The next commit
+// takes what it holds then; Restore and Sync write there.
+func (s *Shard[T]) SetData(data []T) error {
+	memory := unsafe.Pointer(unsafe.SliceData(data))
+	err := s.state.setData(s.key, memory, len(data), uintptr(memory), func() error {
+		if len(data) != len(s.data) {
+			return newError(Invalid, "shard %q has %d elements here: expected the %d of its range", s.key, len(data), len(s.data))
+		}
+		return nil
+	})
+	if err == nil {
+		s.data = data
+	}
+	return err
+}
+
 type resharder interface {
 	reshard(asked *C.hvd_shard) error
 }

@@ -22,7 +22,8 @@ import (
 
 // State is what must survive: tensors and values in the program's memory, and objects that make bytes of
 // themselves. Every rank registers the same keys with the same kinds, dtypes and shapes. It is the memory
-// that is registered: write into a slice of a state; a slice that replaces it is not part of the state.
+// that is registered: write into a slice of a state; a slice that replaces it has to be told
+// ([State.SetTensor]).
 //
 // One goroutine at a time may use it; a second one gets an error.
 type State struct {
@@ -30,6 +31,7 @@ type State struct {
 	using  sync.Mutex
 	c      *C.hvd_state
 	pinned map[string]*runtime.Pinner
+	known  map[string]C.hvdgo_tensor // tensors, without their address
 	resets []func(ctx context.Context) error
 	failed error // what a callback said, in the call that is running
 }
@@ -43,7 +45,7 @@ type Object interface {
 
 // NewState makes an empty state.
 func (w *Worker) NewState() (*State, error) {
-	s := &State{worker: w, pinned: map[string]*runtime.Pinner{}}
+	s := &State{worker: w, pinned: map[string]*runtime.Pinner{}, known: map[string]C.hvdgo_tensor{}}
 	err := w.call(func(c *C.hvd_context, e *C.hvd_error) C.hvd_status { return C.hvd_state_create(c, &s.c, e) })
 	if err != nil {
 		return nil, err
@@ -123,9 +125,77 @@ func (s *State) AddTensor(key string, t Tensor) error {
 		memory = nil
 	}
 	c := t.described()
-	return s.add(key, memory, func(key *C.char, e *C.hvd_error) C.hvd_status {
-		return C.hvdgo_add_tensor(s.c, key, &c, e)
+	return s.add(key, memory, func(text *C.char, e *C.hvd_error) C.hvd_status {
+		status := C.hvdgo_add_tensor(s.c, text, &c, e)
+		if status == C.HVD_OK {
+			s.known[key] = withoutAddress(c)
+		}
+		return status
 	})
+}
+
+// SetTensor says that another slice is the memory of a key that AddTensor has registered, of the same dtype
+// and shape. Nothing is copied. The next commit takes what it holds then; Restore and Sync write there. The
+// old slice is free again.
+func (s *State) SetTensor(key string, t Tensor) error {
+	if t.err != nil {
+		return t.err
+	}
+	c := t.described()
+	return s.setData(key, t.data, t.length, uintptr(c.data), func() error {
+		before, isThere := s.known[key]
+		if !isThere {
+			return newError(Invalid, "the state has no tensor %q: expected one that was added", key)
+		}
+		if now := withoutAddress(c); now != before {
+			return newError(Invalid, "tensor %q is %s: expected %s, as it was", key, told(now), told(before))
+		}
+		return nil
+	})
+}
+
+func withoutAddress(c C.hvdgo_tensor) C.hvdgo_tensor {
+	c.data = 0
+	return c
+}
+
+func told(c C.hvdgo_tensor) string {
+	where := "host memory"
+	if c.memory != C.HVD_MEMORY_HOST {
+		where = fmt.Sprintf("device %d", c.device)
+	}
+	return fmt.Sprintf("%v%v in %s", Dtype(c.dtype), c.shape[:c.ndim], where)
+}
+
+// setData tells of other memory. If it is Go's (not NULL) it is pinned, in place of what the key had.
+func (s *State) setData(key string, memory unsafe.Pointer, length int, address uintptr, fits func() error) error {
+	text, free, err := cString("key", key)
+	if err != nil {
+		return err
+	}
+	defer free()
+	pinner := &runtime.Pinner{}
+	if memory != nil && length > 0 {
+		pinner.Pin(memory)
+	}
+	var unfit error
+	err = s.call(func(e *C.hvd_error) C.hvd_status {
+		if unfit = fits(); unfit != nil {
+			return C.HVD_OK
+		}
+		status := C.hvdgo_set_data(s.c, text, C.uintptr_t(address), e)
+		if status == C.HVD_OK {
+			pinner, s.pinned[key] = s.pinned[key], pinner
+		}
+		return status
+	})
+	if pinner != nil {
+		pinner.Unpin()
+	}
+	if unfit != nil {
+		return unfit
+	}
+	return err
 }
 
 // AddValue registers a counter, or another value without pointers of at most 65536 bytes.
@@ -200,6 +270,7 @@ func (s *State) Remove(key string) error {
 		if pinner := s.pinned[key]; status == C.HVD_OK && pinner != nil {
 			pinner.Unpin()
 			delete(s.pinned, key)
+			delete(s.known, key)
 		}
 		return status
 	})

@@ -3,6 +3,7 @@ package hvd_test
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -219,4 +220,38 @@ func TestShardsOfAWorkerThatIsAlone(t *testing.T) {
 	equal(t, []any{offset, length}, []any{int64(8), int64(2)})
 	must(t, state.OnLost(func(sentence string) error { return nil }))
 	state.Close()
+}
+
+func TestAnotherSliceTakesTheKeysPlace(t *testing.T) {
+	state, err := alone(t).NewState()
+	must(t, err)
+	first, next := []float32{1, 2}, []float32{0, 0}
+	must(t, state.AddTensor("w", hvd.Of(first)))
+	must(t, state.AddTensor("empty", hvd.Of([]float32{})))
+	shard, err := hvd.AddShard[float64](state, "m", 3, 0)
+	must(t, err)
+	shard.Data()[2] = 4
+	must(t, state.Commit())
+	must(t, state.SetTensor("w", hvd.Of(next)))
+	must(t, state.SetTensor("empty", hvd.Of([]float32{})))
+	before, moments := shard.Data(), []float64{9, 9, 9}
+	must(t, shard.SetData(moments))
+	first[0], before[2] = 7, 8
+	must(t, state.Restore())
+	equal(t, []any{first[0], next[0], next[1]}, []any{float32(7), float32(1), float32(2)})
+	equal(t, []any{before[2], shard.Data()[2], moments[2], moments[0]}, []any{8.0, 4.0, 4.0, 0.0})
+	next[0], moments[0] = 3, 5
+	must(t, state.Commit())
+	next[0], moments[0] = 0, 0
+	must(t, state.Restore())
+	equal(t, []any{next[0], moments[0]}, []any{float32(3), 5.0})
+	expect(t, state.SetTensor("w", hvd.Of([]float32{1})), hvd.Invalid, `"w" is float32[1]`, "expected float32[2]")
+	expect(t, state.SetTensor("w", hvd.Of([]int32{1, 2})), hvd.Invalid, "int32[2] in host memory")
+	expect(t, state.SetTensor("none", hvd.Of(next)), hvd.Invalid, `no tensor "none"`)
+	expect(t, shard.SetData(make([]float64, 2)), hvd.Invalid, "2 elements", "expected the 3")
+	must(t, state.Remove("w"))
+	expect(t, state.SetTensor("w", hvd.Of(next)), hvd.Invalid, `no tensor "w"`)
+	runtime.GC()
+	state.Close()
+	expect(t, shard.SetData(moments), hvd.Closed)
 }

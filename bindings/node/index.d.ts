@@ -133,6 +133,7 @@ export class State implements Disposable {
   addObject(key: string, callbacks: { save(): Uint8Array; load(bytes: Uint8Array): void }): this;
   /** Runs in survivors when a new generation is synced, before the training function is called again. */
   onReset(reset: () => void): this;
+  setData(key: string, value: Array_): void;
   remove(key: string): void;
   commit(): Promise<void>;
   save(): Promise<void>;

@@ -38,6 +38,20 @@ export class State {
     return this;
   }
 
+  /** Says that another array is the memory of a key of addTensor() or addValue(), of the same dtype and
+   * shape. Nothing is copied: the next commit takes what it holds then, restore and sync write there. */
+  setData(key, value) {
+    const array = tensor(value, "value");
+    const before = this.#arrays.get(key);
+    if (before === undefined) throw new RangeError(`key is ${shown(key)}: expected that of an array of the state`);
+    if (array.dtype !== before.dtype || String(array.shape) !== String(before.shape)) {
+      throw new TypeError(`value is ${array.dtype}[${array.shape}]: expected ${before.dtype}[${before.shape}], as it was`);
+    }
+    this.#idle("setData");
+    call("state_set_data", this.native, text(key, "key"), array.bytes > 0 ? array.address : null);
+    this.#arrays.set(key, array);
+  }
+
   /** Registers a small typed array as plain bytes: a counter is a BigInt64Array(1). */
   addValue(key, value) {
     const array = tensor(value, "value");

@@ -132,6 +132,26 @@ test("memory that was transferred is noticed", () => alone(async (context) => {
   state.destroy();
 }));
 
+test("another array takes a key's place", () => alone(async (context) => {
+  const state = new State(context), first = new Float32Array([1, 2]), next = new Float32Array(2);
+  state.addTensor("a", first).addTensor("empty", new Float32Array(0));
+  await state.commit();
+  state.setData("a", next);
+  state.setData("empty", new Float32Array(0));
+  first.fill(7);
+  await state.restore();
+  assert.deepEqual([[...first], [...next]], [[7, 7], [1, 2]]);
+  next.fill(3);
+  await state.commit();
+  next.fill(4);
+  await state.restore();
+  assert.deepEqual([...next], [3, 3]);
+  assert.throws(() => state.setData("a", new Float32Array(3)), /float32\[3\]: expected float32\[2\]/);
+  assert.throws(() => state.setData("a", new Int32Array(2)), /int32\[2\]: expected float32\[2\]/);
+  assert.throws(() => state.setData("none", next), /none/);
+  state.destroy();
+}));
+
 test("run: what the function throws comes out", () => alone(async (context) => {
   const state = new State(context);
   let calls = 0;

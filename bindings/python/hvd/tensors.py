@@ -106,7 +106,7 @@ class Borrowed:
         if address != self.tensor.data or size < self.count * SIZES[self.dtype]:
             raise InvalidError(
                 f"{what} has other memory than was registered: change it in place (x[...] = value, "
-                "x.copy_(value)), or remove it and add it again")
+                "x.copy_(value)), or say so (State.set_array)")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,6 +115,15 @@ class Borrowed:
     @property
     def dtype(self) -> int:
         return self.tensor.dtype
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The kind of memory, and the device."""
+        return self.tensor.memory, self.tensor.device
+
+    def describe(self) -> str:
+        where = "host memory" if self.tensor.memory == _HOST else f"device {self.tensor.device}"
+        return f"{NAMES[self.dtype]}{list(self.shape)} in {where}"
 
     def copy(self) -> Any:
         """What is in the memory now, for fill()."""

@@ -404,6 +404,36 @@ class TestSampler:
             sampler.record(stale)
 
 
+def test_another_array_takes_the_keys_place(alone):
+    state = hvd.elastic.State()
+    first, next, count = np.arange(3.0), np.zeros(3), np.array([7])
+    state.add_array("w", first)
+    state.add_value("count", count)
+    shard = state.add_shard("m", 4, allocate=lambda n: np.ones(n, "float32"))
+    state.add_object("o", lambda: 1, lambda new: None)
+    state.commit()
+    state.set_array("w", next)
+    state.set_array("count", np.array([0]))
+    moments = np.zeros(4, "float32")
+    state.set_array("m", moments)
+    first[:], count[0] = 9, 9
+    state.restore()
+    assert list(next) == [0, 1, 2] and list(first) == [9, 9, 9] and count[0] == 9
+    assert shard.array is moments and list(moments) == [1, 1, 1, 1]
+    moments[0] = next[0] = 5
+    state.commit()
+    moments[0] = next[0] = 6
+    state.restore()
+    assert next[0] == 5 and moments[0] == 5
+    for key, array, words in (("w", np.zeros(2), r"float64\[2\] in host memory: expected float64\[3\]"),
+                              ("m", np.zeros(4), r"float64\[4\] .* expected float32\[4\]"),
+                              ("none", next, "'none' is no array"), ("o", next, "'o' is no array")):
+        with pytest.raises(hvd.InvalidError, match=words):
+            state.set_array(key, array)
+    state.restore()
+    assert next[0] == 5 and moments[0] == 5
+
+
 def test_shards_of_a_worker_that_is_alone(alone):
     state = elastic.ArrayState(step=0)
     shard = state.add_shard("m", 10, "float64")

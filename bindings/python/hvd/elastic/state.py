@@ -194,6 +194,23 @@ class State:
             number = _losses.add(lambda sentence: self._problem.guard(lambda: load(sentence)))
             _abi.check(_lib.hvd_state_on_lost, self._handle.pointer, _lost, number, _forget_loss)
 
+    def set_array(self, key: str, array: Any) -> None:
+        """The key's memory is `array` from now on, in place of what add_array(), add_value() or add_shard()
+        has registered: of the same shape and dtype, on the same device. Nothing is copied. The next commit
+        takes what it holds then; a restore and a sync write there. What was committed stays."""
+        held = self._memory.get(key)
+        if not isinstance(held, (Borrowed, Shard)):
+            raise InvalidError(f"set_array: {key!r} is no array or shard of the state: expected one that was added")
+        loan, before = borrow(array, writable=True), held if isinstance(held, Borrowed) else held._loan
+        if (loan.shape, loan.dtype, loan.place) != (before.shape, before.dtype, before.place):
+            raise InvalidError(f"set_array: {key!r} is {loan.describe()}: expected {before.describe()}, as it was")
+        with self._in_use("set_array"):
+            _abi.check(_lib.hvd_state_set_data, self._handle.pointer, _abi.text(key, "key"), loan.tensor.data)
+        if isinstance(held, Shard):
+            held.array, held._loan = array, loan
+        else:
+            self._memory[key] = loan
+
     def remove(self, key: str) -> None:
         with self._in_use("remove"):
             _abi.check(_lib.hvd_state_remove, self._handle.pointer, _abi.text(key, "key"))

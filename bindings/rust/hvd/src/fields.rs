@@ -98,7 +98,25 @@ pub(crate) enum Known {
     Shard(u64), // whose data and length the library's callback alone replaces
 }
 
+impl Known {
+    /// The same field in other memory.
+    fn is_elsewhere(self, now: Known) -> bool {
+        match (self, now) {
+            (Known::Tensor(_, bytes, dtype), Known::Tensor(_, new, kind)) => bytes == new && dtype == kind,
+            (Known::Value(_, bytes), Known::Value(_, new)) => bytes == new,
+            _ => false,
+        }
+    }
+}
+
 impl Field<'_> {
+    /// Of a tensor or a value.
+    pub(crate) fn data(&self) -> *mut c_void {
+        match self.known() {
+            Known::Tensor(data, ..) | Known::Value(data, _) => data,
+            _ => ptr::null_mut(),
+        }
+    }
     pub(crate) fn known(&self) -> Known {
         match self {
             Field::Tensor(view) => {
@@ -134,6 +152,21 @@ impl<S> Describe<S> {
 
 /// The fields must be those that the library knows, where it knows them.
 pub(crate) fn compare(known: &[(Cow<'static, str>, Known)], fields: &Fields<'_>) -> Result<()> {
+    match moved(known, fields)?.first() {
+        None => Ok(()),
+        Some(&index) => {
+            let ((key, known), now) = (&known[index], fields.fields[index].1.known());
+            Err(Error::invalid(format!(
+                "field '{key}' of the state is {now:?}, it was {known:?}: expected the same memory (write into a \
+                 field of a state, or call State::relocate after you have replaced one)"
+            )))
+        }
+    }
+}
+
+/// Which fields lie elsewhere. They must be those that the library knows, but for that.
+pub(crate) fn moved(known: &[(Cow<'static, str>, Known)], fields: &Fields<'_>) -> Result<Vec<usize>> {
+    let mut found = Vec::new();
     if known.len() != fields.fields.len() {
         return Err(Error::invalid(format!(
             "the state names {} fields: expected the {} that it named first",
@@ -141,19 +174,23 @@ pub(crate) fn compare(known: &[(Cow<'static, str>, Known)], fields: &Fields<'_>)
             known.len()
         )));
     }
-    for ((key, known), (name, field)) in known.iter().zip(&fields.fields) {
+    for (index, ((key, known), (name, field))) in known.iter().zip(&fields.fields).enumerate() {
         let now = field.known();
         if key != name {
             return Err(Error::invalid(format!(
                 "the state names field '{name}' where it named '{key}' first"
             )));
         }
-        if *known != now {
+        if *known == now {
+            continue;
+        }
+        if !known.is_elsewhere(now) {
             return Err(Error::invalid(format!(
-                "field '{key}' of the state is {now:?}, it was {known:?}: expected the same memory (write into a \
-                 field of a state, don't replace or resize it)"
+                "field '{key}' of the state is {now:?}, it was {known:?}: expected the same memory, or for a \
+                 tensor or a value as many bytes of the same dtype elsewhere"
             )));
         }
+        found.push(index);
     }
-    Ok(())
+    Ok(found)
 }

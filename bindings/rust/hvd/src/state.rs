@@ -10,7 +10,7 @@ use sys::Sized0;
 
 use crate::context::Context;
 use crate::error::{check, Error, Result, Status};
-use crate::fields::{compare, Describe, Field, Fields, Known, Variables};
+use crate::fields::{compare, moved, Describe, Field, Fields, Known, Variables};
 use crate::object::{self, lend, Slot};
 use crate::raw::{self, Name};
 
@@ -56,8 +56,8 @@ unsafe extern "C" fn lost<S>(userdata: *mut c_void, sentence: *const std::ffi::c
 type Reset<S> = Box<dyn FnMut(&mut S, &Context) -> Result<()>>;
 
 /// A value of the program's and what of it must survive. It is used through the state (`state.step += 1`);
-/// the memory of its tensors must stay where it is: write into a `Vec` of a state, but don't replace or
-/// resize it.
+/// the memory of its tensors must stay where it is: write into a `Vec` of a state, but don't resize it, and
+/// call [`State::relocate`] if you have replaced it.
 ///
 /// Ranks commit at the same points. A change of hosts or a loss that a commit or a check tells is returned as
 /// an error, which the training function passes on.
@@ -249,6 +249,24 @@ impl<S> State<S> {
             }
             (result, _) => result,
         }
+    }
+
+    /// Tells the library which fields lie elsewhere now, with as many bytes of the same dtype: a `Vec` that
+    /// was replaced by another. Nothing is copied. The next commit takes what they hold then, restore and
+    /// sync write there. Without it the next call on the state is an error, which names the field.
+    pub fn relocate(&mut self) -> Result<()> {
+        let fields = self.describe.fields(&mut self.value);
+        for index in moved(&self.known, &fields)? {
+            let (key, field) = &fields.fields[index];
+            let name = Name::new("key", key)?;
+            // SAFETY: the memory is checked before each call that touches it.
+            check(|e| unsafe { sys::hvd_state_set_data(self.ptr, name.as_ptr(), field.data(), e) })?;
+            self.known[index].1 = field.known();
+            if let Some(lost) = &mut self.lost {
+                lost.known[index].1 = field.known();
+            }
+        }
+        Ok(())
     }
 
     /// Copies everything as the next revision, then [`State::check_host_updates`]. All ranks call it at the

@@ -290,6 +290,28 @@ fn shards_of_a_worker_that_is_alone() {
     assert_eq!(hvd::shard_range(10, 4, 4).unwrap_err().status(), hvd::Status::Invalid);
 }
 
+#[test]
+fn memory_that_was_replaced_is_told() {
+    let c = alone();
+    let mut state = training(&c);
+    state.relocate().unwrap(); // nothing is elsewhere
+    let committed = state.weights.clone();
+    state.commit().unwrap();
+    let old = std::mem::replace(&mut state.weights, vec![2.0; committed.len()]);
+    state.relocate().unwrap();
+    drop(old);
+    state.restore().unwrap();
+    assert_eq!(state.weights, committed);
+    state.weights.fill(5.0);
+    state.commit().unwrap();
+    state.weights.fill(6.0);
+    state.restore().unwrap();
+    assert_eq!(state.weights, vec![5.0; committed.len()]);
+    state.weights.push(0.0);
+    state.weights.shrink_to_fit();
+    expect(state.relocate(), Status::Invalid, &["'weights'", "as many bytes of the same dtype"]);
+}
+
 /// Also one that comes to lie where the other was.
 #[test]
 fn a_shard_that_was_replaced_is_an_error() {
