@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8):
     pytest.skip("this PyTorch's FSDP2 can't sum gradients as they are", allow_module_level=True)
 
+import hvd.torch as hvd  # noqa: E402
 from forked import Job  # noqa: E402
 
 WORKER = Path(__file__).with_name("torch_sharded_worker.py")
@@ -35,6 +36,103 @@ def test_the_example_ends_alike_with_and_without_a_worker():
     assert [size for size, _, _ in four + three] == [4] * 4 + [3] * 3, (four, three)
     ends = {end[1:] for end in four + three}
     assert len(ends) == 1 and ends.pop()[0] > 0.6, (four, three)
+
+
+@pytest.fixture
+def sharded(alone):
+    """(Sharded, what makes its module) in a group of one."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    def make():
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
+        fully_shard(module, mesh=dist.init_device_mesh("cpu", (1,)))
+        return module, torch.optim.AdamW(module.parameters(), lr=0.1)
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield hvd.elastic.Sharded, make
+    dist.destroy_process_group()
+
+
+def step(module, optimizer):
+    optimizer.zero_grad()
+    module(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+def flats(module, optimizer):
+    tensors = [*module.parameters(), *(t for s in optimizer.state.values() for t in s.values())]
+    return [t.full_tensor() if hasattr(t, "full_tensor") else t for t in tensors]
+
+
+def test_rows_are_committed_where_they_are(sharded):
+    Sharded, make = sharded
+    shards = Sharded(make)
+    state = hvd.elastic.TorchState(shards=shards)
+    module, optimizer = shards.deal()
+    step(module, optimizer)
+    state.commit()
+    mine = {p.to_local().data_ptr() for p in module.parameters()}
+    assert mine < {shard.array.data_ptr() for shard in shards._shards.values()} and len(shards._shards) == 3 * len(mine)
+    kept = [t.clone() for t in flats(module, optimizer)]
+    step(module, optimizer)
+    state.restore()
+    again = shards.deal()
+    assert again[0] is not module and all(map(torch.equal, flats(*again), kept))
+    step(*again)
+    assert not all(map(torch.equal, flats(*again), kept))
+    assert all(map(torch.equal, [p.full_tensor() for p in module.parameters()], kept)), "restored, and left alone"
+
+
+def test_make_may_give_the_same_module_again(sharded):
+    Sharded, make = sharded
+    module, optimizer = None, None
+
+    def once():
+        nonlocal module, optimizer
+        if module is None or not optimizer.state:
+            module, optimizer = make()
+        optimizer.state.clear()  # so that deal() has it make its state by a step, which writes parameters
+        return module, optimizer
+
+    shards = Sharded(once)
+    state = hvd.elastic.TorchState(shards=shards)
+    step(*shards.deal())
+    state.commit()
+    kept = [t.clone() for t in flats(module, optimizer)]
+    step(module, optimizer)
+    state.restore()
+    same, _ = shards.deal()
+    assert same is module and all(map(torch.equal, flats(module, optimizer), kept))
+    state.commit()
+    step(module, optimizer)
+    state.restore()
+    shards.deal()
+    assert all(map(torch.equal, flats(module, optimizer), kept))
+
+
+def test_a_hidden_commit_of_rows_ends_before_the_step(sharded):
+    Sharded, make = sharded
+    shards = Sharded(make)
+    state = hvd.elastic.TorchState(shards=shards, hidden_commits=True)
+    module, optimizer = shards.deal()
+    for _ in range(3):
+        step(module, optimizer)
+        state.commit()
+        assert state._begun
+    kept = [t.clone() for t in flats(module, optimizer)]
+    step(module, optimizer)
+    assert not state._begun
+    state.restore()
+    module, optimizer = shards.deal()
+    assert all(map(torch.equal, flats(module, optimizer), kept))
+    step(module, optimizer)
+    state.commit()
+    with torch.no_grad():
+        module[0].weight.add_(1)
+    with pytest.raises(hvd.InvalidError, match="'shards.model.0.weight' was written between"):
+        step(module, optimizer)
 
 
 @functools.cache

@@ -30,9 +30,9 @@ class TorchState(ObjectState):
     of the state from then on, and has a commit of its own with the next one.
 
     hidden_commits=True: commit() returns at once, and what is left of its copy is waited for before the next
-    step() of any optimizer that is an attribute, which then raises what commit() would have
-    (HostsUpdatedInterrupt). In between nothing else may write parameters; buffers (batch normalization's) and
-    all other attributes may change, since they are copied at once. A parameter that PyTorch has written
+    step() of any optimizer that is an attribute, or that Sharded has dealt out. It then raises what commit()
+    would have (HostsUpdatedInterrupt). In between nothing else may write parameters; buffers (batch
+    normalization's) and all other attributes may change, since they are copied at once. A parameter that PyTorch has written
     meanwhile is an InvalidError, which names it: at the step, or at the restore or sync that would have used
     that commit. Writes to `.data` or past PyTorch are found by option check_commits alone.
     """
@@ -66,10 +66,11 @@ class TorchState(ObjectState):
             super().commit()
             return
         self._end_hidden()
-        copied = (pair for pairs in self._copied.values() for pair in pairs)
+        self.commit_begin()
+        copied = [pair for pairs in self._copied.values() for pair in pairs]
+        copied += [pair for part in self._parts() for pair in part._copied]
         versions = [(key, tensor, tensor._version) for key, tensor in copied]
         object.__setattr__(self, "_versions", versions)
-        self.commit_begin()
         object.__setattr__(self, "_begun", True)
 
     def _end_hidden(self, *_: Any) -> None:
@@ -104,8 +105,11 @@ class TorchState(ObjectState):
                 self._store_parts()
             raise
 
+    def _parts(self) -> list[Sharded]:
+        return [getattr(self, name) for name, (kind, _) in self._keys.items() if kind == "sharded"]
+
     def _store_parts(self) -> None:
-        parts = [getattr(self, name) for name, (kind, _) in self._keys.items() if kind == "sharded"]
+        parts = self._parts()
         if parts:
             self._end_hidden()  # it copies what is written now
         for part in parts:
@@ -151,7 +155,7 @@ class TorchState(ObjectState):
                             self._codec)
             self._hook(name, value)
         elif kind == "sharded":
-            value._register(self.add_shard, name, self._context.rank(), self._context.size())
+            value._register(self, name, self._context.rank(), self._context.size())
             self.add_object(name, lambda: now()._rest, lambda new: now()._put(new), self._codec)
         elif kind == "stateful":
             self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new),

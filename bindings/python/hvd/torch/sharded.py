@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Callable, Iterator
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,9 @@ from .. import _default as plain
 from ..elastic.shards import Shard
 from ..errors import InvalidError
 from ._values import flat, put
+
+if TYPE_CHECKING:
+    from .elastic import TorchState
 
 Made = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -69,26 +73,21 @@ def _fill_state(optimizer: torch.optim.Optimizer) -> None:
         parameter.grad = None
 
 
-def _is_dealt(value: Any) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(value, DTensor) and any(not place.is_replicate() for place in value.placements)
-
-
-def _is_by_rows(tensor: Any) -> bool:
-    """Whether each rank of the job has its rows, one rank after the other: FSDP2's way."""
+@cache
+def _dealt_out() -> tuple[type, tuple[Any, ...]]:
+    """The class of what is dealt out, and the placements of rows."""
     from torch.distributed.tensor import DTensor, Shard as Rows
 
-    size = dist.get_world_size()
-    return isinstance(tensor, DTensor) and tuple(tensor.placements) == (Rows(
-        0),) and tensor.device_mesh.mesh.tolist() == list(range(size))
+    return DTensor, (Rows(0),)
+
+
+def _is_dealt(value: Any) -> bool:
+    return isinstance(value, _dealt_out()[0]) and any(not place.is_replicate() for place in value.placements)
 
 
 def _whole(value: Any) -> Any:
     """In host memory. Collective for what is dealt out."""
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(value, DTensor):
+    if isinstance(value, _dealt_out()[0]):
         value = value.full_tensor()
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
 
@@ -116,26 +115,31 @@ class Sharded:
                 module, optimizer = shards.deal()
 
     Parameters that are DTensors, and what the optimizer keeps for them, are shards of the state
-    (State.add_shard): host memory holds this rank's part three times with one copy, and the same of the
+    (State.add_shard). With one copy, commits hold this rank's part twice in host memory, and as much of the
     rank whose copy it holds. `copies` and `parity` are those of add_shard. Buffers, the optimizer's numbers
     and its groups' options are held by all ranks. All ranks commit at once.
 
     make() is called once more when the state gets the attribute, in a stand-in group of as many ranks, to
     learn keys and shapes: a worker that joins needs them before it has a group. The optimizer makes one step
-    there. Before each commit parts are copied to the host; parts that are not rows (a second dimension of the
-    mesh, columns) are gathered for it, one tensor at a time.
+    there. A commit takes rows in host memory where they are, so a hidden one reads them until the optimizer's
+    next step. Parts on a device are copied to the host first. Parts that are not rows (a second dimension of
+    the mesh, columns) are gathered first, one tensor at a time.
     """
 
     def __init__(self, make: Callable[[], Made], *, copies: int | None = None, parity: int | None = None):
         self._make = make
         self._kept = {"copies": copies, "parity": parity}
         self._shards: dict[str, Shard] = {}
+        self._state: Callable[[], TorchState | None] = lambda: None  # a state and its attributes go together
         self._rest: dict[str, Any] | None = None  # what all ranks hold alike; None: nothing was committed
         self._dealt: Made | None = None
+        self._copied: list[tuple[str, torch.Tensor]] = []  # what a hidden commit reads later, by key
+        self._mesh: tuple[Any, bool] = None, False  # the one looked at last, and whether it is of all ranks
 
-    def _register(self, add_shard: Callable[..., Shard], name: str, rank: int, size: int) -> None:
+    def _register(self, state: TorchState, name: str, rank: int, size: int) -> None:
         """Once, by the state whose attribute `name` it becomes."""
-        self._shards, self._rest, self._dealt = {}, None, None
+        self._state, self._name = weakref.ref(state), name
+        self._shards, self._rest, self._dealt, self._copied, self._mesh = {}, None, None, [], (None, False)
         with _stand_in(rank, size):
             module, optimizer = self._make()
             _fill_state(optimizer)
@@ -145,9 +149,9 @@ class Sharded:
         for key, shape, dtype in layout:
             like = flat(torch.zeros(1, dtype=dtype))
             elements = torch.Size(shape).numel() * like.numel()
-            self._shards[key] = add_shard(f"{name}.{key}", elements,
-                                          allocate=partial(torch.zeros, dtype=like.dtype),
-                                          split=partial(_rows, shape, like.numel()), **self._kept)
+            self._shards[key] = state.add_shard(f"{name}.{key}", elements,
+                                                allocate=partial(torch.zeros, dtype=like.dtype),
+                                                split=partial(_rows, shape, like.numel()), **self._kept)
 
     # ---- between generations ----
 
@@ -156,9 +160,19 @@ class Sharded:
         last."""
         module, optimizer = self._make()
         if self._rest is not None:
+            self._set_apart(module, optimizer)
             self._put_all(module, optimizer, self._rest)
         self._dealt = module, optimizer
+        if (state := self._state()) is not None:
+            state._hook(self._name, optimizer)
         return self._dealt
+
+    def _set_apart(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """What make() gives once more is written before it is filled: what comes back must be elsewhere."""
+        for key, value in _walk(module, optimizer):
+            rows = self._rows_of(value) if key in self._shards else None
+            if rows is not None and self._is_lent(key, rows):
+                self._lend(key, self._shards[key].array.clone())
 
     def _put_all(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer,
                  rest: dict[str, Any]) -> None:
@@ -181,8 +195,9 @@ class Sharded:
         _put_numbers(optimizer, names, values)
 
     def _put_part(self, key: str, value: torch.Tensor) -> None:
-        if _is_by_rows(value):
-            put(value.to_local(), self._shards[key].array)  # type: ignore[attr-defined]
+        rows = self._rows_of(value)
+        if rows is not None:
+            put(rows, self._shards[key].array)
             return
         whole = plain.allgather(self._shards[key].array, name=f"torch shard {key}")
         _put_whole(value, whole.view(value.dtype).view(value.shape))
@@ -195,6 +210,7 @@ class Sharded:
             return
         module, optimizer = self._dealt
         values: dict[str, Any] = {}
+        self._copied = []
         for key, value in _walk(module, optimizer):
             if key in self._shards:
                 values[key] = None
@@ -204,16 +220,41 @@ class Sharded:
         self._rest = {"values": values, "groups": _groups(module, optimizer)}
 
     def _take(self, key: str, value: torch.Tensor) -> None:
-        shard = self._shards[key]
-        if _is_by_rows(value):
-            mine = flat(value.to_local())  # type: ignore[attr-defined]
-        else:
-            mine = flat(_whole(value))[shard.offset:shard.offset + len(shard)]
-        if mine.numel() != len(shard) or mine.dtype != shard.array.dtype:
-            raise InvalidError(
-                f"{key!r} has {mine.numel()} elements of {mine.dtype} here: expected {len(shard)} of "
-                f"{shard.array.dtype}, as make() gave when the state was made")
-        shard.array.copy_(mine)
+        shard, rows = self._shards[key], self._rows_of(value)
+        is_there = rows is not None and self._is_lent(key, rows)
+        if not is_there:
+            mine = flat(_whole(value))[shard.offset:shard.offset + len(shard)] if rows is None else flat(rows)
+            if mine.numel() != len(shard) or mine.dtype != shard.array.dtype:
+                raise InvalidError(
+                    f"{key!r} has {mine.numel()} elements of {mine.dtype} here: expected {len(shard)} of "
+                    f"{shard.array.dtype}, as make() gave when the state was made")
+            if rows is None or rows.is_cuda or not rows.is_contiguous():
+                shard.array.copy_(mine)
+                return
+            self._lend(key, mine)
+        self._copied.append((f"{self._name}.{key}", value))
+
+    def _rows_of(self, value: Any) -> torch.Tensor | None:
+        """This rank's, if each rank of the job has its rows, one rank after the other: FSDP2's way."""
+        sort, rows = _dealt_out()
+        if not isinstance(value, sort) or value.placements != rows:
+            return None
+        mesh = value.device_mesh
+        if mesh is not self._mesh[0]:  # which takes a while
+            self._mesh = mesh, mesh.mesh.tolist() == list(range(dist.get_world_size()))
+        with torch.no_grad():
+            return value.to_local() if self._mesh[1] else None
+
+    def _is_lent(self, key: str, rows: torch.Tensor) -> bool:
+        """Whether the key's memory is what they lie in."""
+        array = self._shards[key].array
+        return rows.data_ptr() == array.data_ptr() and rows.nbytes == array.nbytes and rows.is_contiguous()
+
+    def _lend(self, key: str, rows: torch.Tensor) -> None:
+        """The key's memory is where the rows lie: nothing is copied but by the commit."""
+        state = self._state()
+        assert state is not None
+        state.set_array(f"{self._name}.{key}", rows)
 
     def _put(self, rest: dict[str, Any] | None) -> None:
         """For deal(): the group may be a lost one when this is called."""
