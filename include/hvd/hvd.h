@@ -575,6 +575,13 @@ HVD_API hvd_status hvd_state_add_object(hvd_state *state, const char *key, hvd_s
  * hvd_state_lend may take turns. Returns 0, or nonzero as `write` does. */
 HVD_API int32_t hvd_state_lend(void *sink, const void *const *data, const size_t *sizes, size_t count);
 
+/* hvd_state_lend for memory that the program treats as the state's tensors. What hvd_state_commit_begin
+ * copies later must be neither written nor freed before that commit's end. (In any other call it is
+ * hvd_state_lend.) If a save also uses hvd_state_lend, the whole object is copied at once. Option
+ * check_commits compares what was lent at the end, too. */
+HVD_API int32_t hvd_state_lend_until_end(void *sink, const void *const *data, const size_t *sizes,
+                                         size_t count);
+
 HVD_API hvd_status hvd_state_remove(hvd_state *state, const char *key, hvd_error *error);
 
 /* Says that the memory of a tensor, a value or a shard is at `data` now: as many bytes, with the dtype, shape

@@ -158,6 +158,10 @@ int32_t hvd_state_lend(void* sink, const void* const* data, const size_t* sizes,
   return hvd::state::lend(sink, data, sizes, count);
 }
 
+int32_t hvd_state_lend_until_end(void* sink, const void* const* data, const size_t* sizes, size_t count) {
+  return hvd::state::lend(sink, data, sizes, count, hvd::state::Lent::kUntilEnd);
+}
+
 namespace {
 
 /// `info` has copies or parity, and the callback if there is one.

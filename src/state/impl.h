@@ -148,9 +148,6 @@ struct State::Impl {
   Status make_room(Variable& variable, Copy* copy, std::vector<std::span<uint8_t>>* fresh) const;
   /// Takes the digests of host memory's part, once the second set of buffers has it.
   void host_part_copied(uint64_t written);
-  /// Copies the objects' bytes into the second set of buffers: none is borrowed after that. Returns how many
-  /// bytes had to be written.
-  uint64_t take_objects();
   /// Where variables lie that are on devices, with the host memory that is given for each (NULL: not this
   /// one).
   std::vector<DeviceRange> device_ranges(const MemoryOf& memory_of) const;

@@ -65,8 +65,11 @@ Status State::Impl::end() {
 
 Status State::Impl::check_promise() {
   for (auto& [key, variable] : variables) {
-    if (variable.spec.kind != VariableKind::kTensor || variable.on_device() || !variable.committed) continue;
-    if (content_digest(variable.live, variable.bytes) == variable.digest) continue;
+    const bool is_tensor = variable.spec.kind == VariableKind::kTensor && !variable.on_device();
+    const bool is_lent = variable.is_object() && variable.stays();
+    if ((!is_tensor && !is_lent) || !variable.committed) continue;
+    const Digest live = is_tensor ? content_digest(variable.live, variable.bytes) : variable.saved.content();
+    if (live == variable.digest) continue;
     return {
         HVD_INVALID,
         fmt::format("state key '{}': {} was written between the begin of commit {} and its end: expected no "
@@ -177,24 +180,9 @@ Status State::Impl::make_room() {
   return {};
 }
 
-uint64_t State::Impl::take_objects() {
-  std::vector<PieceCopy> list;
-  for (auto& [key, variable] : variables) {
-    if (variable.is_object()) variable.append_saved(&variable.next, &list);
-  }
-  for (auto& [key, variable] : variables) {
-    if (variable.is_object()) variable.take_saved(&variable.next);
-  }
-  const uint64_t written = copy_pieces(list, true);
-  for (auto& [key, variable] : variables) {
-    if (variable.is_object()) variable.next_digest = variable.next.pieces.content();
-  }
-  return written;
-}
-
 void State::Impl::host_part_copied(uint64_t written) {
   for (auto& [key, variable] : variables) {
-    if (!variable.is_object() && !variable.on_device()) variable.next_digest = variable.next.pieces.content();
+    if (!variable.on_device()) variable.next_digest = variable.next.pieces.content();
   }
   std::lock_guard lock(mutex);
   statistics.written_bytes += written;
@@ -245,7 +233,11 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   pieces.clear();
   staged.clear();
   for (auto& [key, variable] : variables) {
-    if (variable.is_object() || variable.on_device()) continue;
+    if (variable.on_device()) continue;
+    if (variable.is_object()) {
+      variable.append_saved(&variable.next, variable.stays() ? &pieces : &at_once);
+      continue;
+    }
     variable.next.pieces.fit(variable.bytes);
     const bool small = variable.spec.kind == VariableKind::kValue;
     append_pieces(variable.next.memory.data(), variable.live, variable.bytes, &variable.next.pieces,
@@ -284,7 +276,10 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
       status.message = fmt::format("state: device memory can't be copied: {}", status.message);
       return status;
     }
-    written = take_objects() + copy_pieces(at_once, false);
+    for (auto& [key, variable] : variables) {
+      if (variable.is_object()) variable.take_saved(&variable.next);
+    }
+    written = copy_pieces(at_once, true);
     if (!hidden) host_part_copied(copy_pieces(pieces, true));  // while devices are at theirs
   } catch (...) {
     give_up();

@@ -137,7 +137,7 @@ Status called(const std::string& key, const char* name, Call call) {
 
 }  // namespace
 
-int32_t lend(void* context, const void* const* data, const size_t* sizes, size_t count) noexcept {
+int32_t lend(void* context, const void* const* data, const size_t* sizes, size_t count, Lent how) noexcept {
   auto* sink = static_cast<Sink*>(context);
   if (sink == nullptr) return 1;
   if (count > 0 && (data == nullptr || sizes == nullptr)) {
@@ -148,6 +148,7 @@ int32_t lend(void* context, const void* const* data, const size_t* sizes, size_t
     const int32_t refused = sink->add(data[i], sizes[i], [&](Saved& saved) {
       saved.parts.push_back({data[i], sizes[i]});
       saved.lent = true;
+      saved.for_call = saved.for_call || how == Lent::kForCall;
     });
     if (refused != 0) return refused;
   }
@@ -229,11 +230,17 @@ Digest Copy::digest_object() {
   return pieces.content();
 }
 
+Digest Saved::content() const {
+  Bytes whole;
+  for (const Extent& part : parts) whole.append(part.data, part.size);
+  return content_digest(whole.data(), whole.size());
+}
+
 Status Variable::run_save() {
   saved.written.clear();
   saved.parts.clear();
   saved.size = 0;
-  saved.lent = false;
+  saved.lent = saved.for_call = false;
   Sink sink{&saved};
   Status status = called(spec.key, "save", [&] { return save(&write, static_cast<void*>(&sink)); });
   if (!status.ok()) return status;

@@ -55,14 +55,20 @@ struct Copy {
 struct Saved {
   Bytes written;
   bool lent = false;           // some of it is borrowed
+  bool for_call = false;       // and some of that until the call returns
   std::vector<Extent> parts;   // all of it in order
   size_t size = 0;             // of all of it
   Bytes room;                  // for the copy, if what is there is too small
   std::vector<Extent> pieces;  // parts, cut at the borders of pieces
+
+  /// content_digest of what the parts have now. May throw std::bad_alloc.
+  Digest content() const;
 };
 
-/// See hvd_state_lend. `sink` is what a save callback was given.
-int32_t lend(void* sink, const void* const* data, const size_t* sizes, size_t count) noexcept;
+enum class Lent : uint8_t { kForCall, kUntilEnd };
+/// See hvd_state_lend and hvd_state_lend_until_end. `sink` is what a save callback was given.
+int32_t lend(void* sink, const void* const* data, const size_t* sizes, size_t count,
+             Lent how = Lent::kForCall) noexcept;
 
 struct Variable {
   Spec spec;
@@ -87,6 +93,8 @@ struct Variable {
 
   bool on_device() const { return memory != HVD_MEMORY_HOST; }
   bool is_object() const { return spec.kind == VariableKind::kObject; }
+  /// What was saved stays unchanged until the end of a hidden commit.
+  bool stays() const { return saved.lent && !saved.for_call; }
   std::span<uint8_t> data(Copy& of) const {
     if (is_object()) return {of.object.data(), of.object.size()};
     return {of.memory.data(), bytes};

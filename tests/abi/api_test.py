@@ -32,7 +32,8 @@ UNUSED = {
         "hvd_gather_object", "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int",
         "hvd_options_set_bool", "hvd_options_set_duration", "hvd_options_get", "hvd_get_event_fd",
         "hvd_next_event", "hvd_state_on_reset", "hvd_get_leave_fd"
-    } | {"hvd_state_lend"},  # a goroutine calls Leave; C may keep no memory of Go's after a call
+        # A goroutine calls Leave. C may keep no memory of Go's after a call.
+    } | {"hvd_state_lend", "hvd_state_lend_until_end"},
     "rust": AGENT | BLOCKING | PLACE | {
         "hvd_init",
         "hvd_connect_begin",
@@ -48,7 +49,8 @@ UNUSED = {
         "hvd_state_on_reset",
         "hvd_state_remove",
         # What an object lends would have to outlive its own save: what is large is a field.
-        "hvd_state_lend"
+        "hvd_state_lend",
+        "hvd_state_lend_until_end"
     },
     # It has one form of an operation, requests, and a loop of its own.
     "python": AGENT | BLOCKING | {

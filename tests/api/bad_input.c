@@ -31,6 +31,7 @@ static int32_t on_save(void *userdata, hvd_write_fn write, void *sink) {
   write(sink, "x", 1);
   CHECK(hvd_state_lend(sink, data, sizes, 2) == 0);
   CHECK(hvd_state_lend(NULL, data, sizes, 2) != 0);
+  CHECK(hvd_state_lend_until_end(NULL, data, sizes, 2) != 0);
   return *(int32_t *)userdata;
 }
 static int32_t on_save_nothing(void *userdata, hvd_write_fn write, void *sink) {

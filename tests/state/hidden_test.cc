@@ -218,6 +218,24 @@ TEST(Hidden, WhoWaitsForItsEndHelpsWithIt) {
   EXPECT_TRUE(Gates::passed()) << "its thread made all of it";
 }
 
+TEST(Hidden, MemoryThatIsLentUntilTheEndIsCopiedMeanwhile) {
+  static constexpr size_t kSize = 4 * kPiece;
+  static uint8_t* memory;
+  State state(nullptr);
+  Gates gates(kSize);
+  memory = gates.data();
+  const auto save = [](void*, hvd_write_fn, void* sink) {
+    const void* const data = memory;
+    return lend(sink, &data, &kSize, 1, Lent::kUntilEnd);
+  };
+  const auto load = [](void*, const void*, size_t) { return 0; };
+  state.add_object("o", Callback<hvd_save_fn>(save, nullptr, nullptr),
+                   Callback<hvd_load_fn>(load, nullptr, nullptr));
+  ASSERT_TRUE(state.begin().ok());
+  ASSERT_TRUE(state.end().ok());
+  EXPECT_TRUE(Gates::passed()) << "it was copied when begin() returned";
+}
+
 // All of a large commit, however early it is waited for.
 TEST(Hidden, ALargeCommitThatIsWaitedForAtOnceIsWhole) {
   State state(nullptr);

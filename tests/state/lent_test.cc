@@ -11,31 +11,92 @@
 namespace hvd::state {
 namespace {
 
-TEST(Lent, IsCopiedWhenTheCallReturns) {
+using enum hvd::state::Lent;
+
+/// A history of commits with objects of many sizes: each is what one that is written would be.
+void expect_same(std::mt19937& random, size_t lends, hvd::state::Lent how) {
+  State state(nullptr);
+  TestObject object, written;
+  object.lends = lends;
+  object.how = how;
+  object.add_to(state, "o");
+  State same(nullptr);
+  written.add_to(same, "o");
+  for (const size_t size : {0, 1, 25, 100000, 5 << 20, 5000000, 9 << 20, 9000000, 2 << 20, 7, 9 << 20}) {
+    if (lends == 100 && size > 100000) continue;
+    object.bytes.resize(size);
+    for (uint8_t& byte : object.bytes) byte = static_cast<uint8_t>(random());
+    const std::vector<uint8_t> wanted = object.bytes;
+    ASSERT_TRUE((random() % 2 == 0 ? state.save() : state.begin()).ok());
+    if (how == kForCall) object.end();
+    ASSERT_TRUE(state.settle().ok());
+    object.end();
+    written.bytes = wanted;
+    ASSERT_TRUE(same.save().ok());
+    EXPECT_EQ(state.summary().digest, same.summary().digest) << size << " bytes by " << lends;
+    EXPECT_EQ(state.statistics().bytes, size);
+    object.bytes.assign(3, 0);
+    ASSERT_TRUE(state.restore().ok());
+    EXPECT_TRUE(object.bytes == wanted) << size << " bytes by " << lends;
+  }
+}
+
+TEST(Lent, IsCopiedWhenTheCallReturnsOrUntilTheEnd) {
   std::mt19937 random(1);
   for (const size_t lends : {size_t{100}, size_t{70000}, size_t{3} << 20}) {
-    State state(nullptr);
-    TestObject object, written;
-    object.lends = lends;
+    for (const hvd::state::Lent how : {kForCall, kUntilEnd}) expect_same(random, lends, how);
+  }
+}
+
+TEST(Lent, UntilTheEndIsCheckedAtTheEnd) {
+  Settings settings;
+  settings.check_commits = true;
+  for (const hvd::state::Lent how : {kUntilEnd, kForCall}) {
+    State state(nullptr, nullptr, nullptr, settings);
+    TestObject object;
+    object.lends = 1 << 20;
+    object.how = how;
+    object.bytes.assign(3 << 20, 1);
     object.add_to(state, "o");
-    State same(nullptr);
-    written.add_to(same, "o");
-    for (const size_t size : {0, 1, 25, 100000, 5 << 20, 5000000, 9 << 20, 9000000, 2 << 20, 7, 9 << 20}) {
-      if (lends == 100 && size > 100000) continue;
-      object.bytes.resize(size);
-      for (uint8_t& byte : object.bytes) byte = static_cast<uint8_t>(random());
-      const std::vector<uint8_t> wanted = object.bytes;
-      ASSERT_TRUE((random() % 2 == 0 ? state.save() : state.begin()).ok());
-      object.end();
-      ASSERT_TRUE(state.settle().ok());
-      written.bytes = wanted;
-      ASSERT_TRUE(same.save().ok());
-      EXPECT_EQ(state.summary().digest, same.summary().digest) << size << " bytes by " << lends;
-      EXPECT_EQ(state.statistics().bytes, size);
-      object.bytes.assign(3, 0);
-      ASSERT_TRUE(state.restore().ok());
-      EXPECT_TRUE(object.bytes == wanted) << size << " bytes by " << lends;
+    ASSERT_TRUE(state.begin().ok());
+    ASSERT_TRUE(state.end().ok());
+    ASSERT_TRUE(state.begin().ok());
+    ASSERT_TRUE(state.rest().ok());
+    object.lent[1][5] = 2;
+    const Status status = state.end();
+    EXPECT_EQ(status.code, how == kUntilEnd ? HVD_INVALID : HVD_OK);
+    if (how == kUntilEnd) {
+      EXPECT_TRUE(says(status.message, {"'o'", "object was written between the begin of commit 2"}));
     }
+  }
+}
+
+TEST(Lent, BothWaysInOneObjectAreCopiedAtOnce) {
+  static std::vector<uint8_t> first, second;
+  const auto save = [](void*, hvd_write_fn, void* sink) {
+    const void *one = first.data(), *two = second.data();
+    const size_t size = first.size();
+    return lend(sink, &one, &size, 1, kUntilEnd) + lend(sink, &two, &size, 1);
+  };
+  static bool is_whole;
+  const auto load = [](void*, const void* data, size_t size) {
+    const auto* const bytes = static_cast<const uint8_t*>(data);
+    is_whole = size == 6'000'000 && std::count(bytes, bytes + size, 1) == 6'000'000;
+    return 0;
+  };
+  State state(nullptr);
+  state.add_object("o", Callback<hvd_save_fn>(save, nullptr, nullptr),
+                   Callback<hvd_load_fn>(load, nullptr, nullptr));
+  for (int i = 0; i < 4; ++i) {
+    first.assign(3'000'000, 1);
+    second.assign(3'000'000, 1);
+    ASSERT_TRUE(state.begin().ok());
+    first.assign(3'000'000, 9);
+    second.assign(3'000'000, 9);
+    ASSERT_TRUE(state.end().ok());
+    is_whole = false;
+    ASSERT_TRUE(state.restore().ok());
+    EXPECT_TRUE(is_whole);
   }
 }
 

@@ -23,6 +23,7 @@ struct TestObject {
   int32_t save_code = 0, load_code = 0;
   bool throw_in_save = false, throw_int = false, write_null = false, lend_null = false;
   size_t lends = 0;  // not 0: it lends its bytes in pieces of this size, from memory that is freed by end()
+  Lent how = Lent::kForCall;
   int saves = 0, loads = 0;
   std::function<void()> during;
 
@@ -52,7 +53,7 @@ struct TestObject {
     std::vector<const void*> data;
     std::vector<size_t> sizes;
     const auto give = [&] {
-      const int32_t refused = state::lend(sink, data.data(), sizes.data(), data.size());
+      const int32_t refused = state::lend(sink, data.data(), sizes.data(), data.size(), how);
       data.clear();
       sizes.clear();
       return refused;

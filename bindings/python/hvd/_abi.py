@@ -227,6 +227,7 @@ _PROTOTYPES = {
     "hvd_state_add_value": (None, [_P, _S, _P, _N]),
     "hvd_state_add_object": (None, [_P, _S, SaveFn, LoadFn, _P, DestroyFn]),
     "hvd_state_lend": (_I, [_P, POINTER(_P), POINTER(_N), _N]),
+    "hvd_state_lend_until_end": (_I, [_P, POINTER(_P), POINTER(_N), _N]),
     "hvd_state_add_sampler": (None, [_P, _S, _P]),
     "hvd_state_add_shard": (None, [_P, _S, _T, _L, _L, _I, ReshardFn, _P, DestroyFn]),
     "hvd_state_add_shard_with_parity": (None, [_P, _S, _T, _L, _L, _I, ReshardFn, _P, DestroyFn]),

@@ -815,6 +815,12 @@ extern "C" {
         sizes: *const usize,
         count: usize,
     ) -> i32;
+    pub fn hvd_state_lend_until_end(
+        sink: *mut c_void,
+        data: *const *const c_void,
+        sizes: *const usize,
+        count: usize,
+    ) -> i32;
     pub fn hvd_state_remove(
         state: *mut hvd_state,
         key: *const c_char,
