@@ -60,11 +60,10 @@ def test_newcomers_get_what_the_optimizer_has(tmp_path):
     run_ranks(tmp_path, NEWCOMER, 2)
 
 
-@pytest.mark.parametrize("hidden", [False, True])
-def test_what_the_optimizer_lends_is_copied_when_commit_returns(worker, hidden):
+def test_what_the_optimizer_lends_is_copied_when_commit_returns(worker):
     model = torch.nn.Linear(700, 700)  # moments of more than a piece
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=hidden)
+    state = hvd.elastic.TorchState(model, optimizer)
     for _ in range(3):
         model(torch.ones(2, 700)).sum().backward()
         optimizer.step()
@@ -227,6 +226,64 @@ def test_a_parameter_that_is_written_during_a_hidden_commit_is_named(worker):
     state.commit()
     state.optimizer.step()
     assert not state._begun
+
+
+def test_moments_are_copied_during_a_hidden_commit(worker):
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=True)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    train(model, optimizer, 2)
+    for _ in range(3):
+        state.commit()
+        kept = copy.deepcopy(optimizer.state_dict())
+        assert len(state._problem.begun) > 0 and state._problem.lent == []
+        schedule.step()  # which writes the rate in place
+        gc.collect()
+        train(model, optimizer, 1)
+        assert state._problem.begun == []
+        state.restore()
+        found = optimizer.state_dict()
+        assert found["param_groups"][0]["lr"] == kept["param_groups"][0]["lr"]
+        assert all(torch.equal(found["state"][i][key], kept["state"][i][key]) for i in kept["state"]
+                   for key in ("step", "exp_avg", "exp_avg_sq"))
+        optimizer.step()
+    state.commit()
+    optimizer.state[model[0].bias]["exp_avg"].zero_()
+    with pytest.raises(hvd.InvalidError, match="'optimizer.exp_avg' was written between"):
+        optimizer.step()
+    optimizer.step()
+    state.commit()
+    gone = weakref.ref(optimizer.state[model[0].weight]["exp_avg"])
+    state.optimizer = optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    del schedule, found  # which hold the one before
+    gc.collect()
+    assert gone() is not None
+    state.commit()
+    assert gone() is None
+
+
+def test_check_commits_looks_at_what_is_lent_until_the_end(python):
+    python("""
+import torch, hvd
+context = hvd.init(check_commits=True)
+state = hvd.elastic.State()
+array, other = torch.zeros(1 << 20), torch.zeros(1 << 20)
+state.add_object("a", lambda: array, lambda new: None, until_end=True)
+state.add_object("b", lambda: other, lambda new: None)
+state.commit_begin()
+other[:] = 1
+state.commit_end()
+state.commit_begin()
+array[7] = 1
+try:
+    state.commit_end()
+except hvd.InvalidError as error:
+    assert "'a'" in str(error) and "was written between" in str(error), error
+else:
+    raise SystemExit("the write was not found")
+hvd.shutdown()
+""")
 
 
 @pytest.mark.parametrize("way", ["restore", "loss"])

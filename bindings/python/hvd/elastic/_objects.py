@@ -37,14 +37,17 @@ class _Problem:
     def __init__(self) -> None:
         self.exception: BaseException | None = None
         self.lent: list[Any] = []
+        self.begun: list[Any] = []  # likewise, until the end of a hidden commit
 
-    def lend(self, sink: int, pieces: Iterable[bytes | Loan]) -> None:
-        """Memory that the state's copying threads read before that call's end."""
+    def lend(self, sink: int, pieces: Iterable[bytes | Loan], until_end: bool = False) -> None:
+        """Memory that the state's copying threads read before that call's end, or before that of a hidden
+        commit."""
         loans = [piece if type(piece) is Loan else loan_of(piece) for piece in pieces]
         self.lent.append(loans)
         count = len(loans)
-        if _lib.hvd_state_lend(sink, (c_void_p * count)(*[loan.address for loan in loans]),
-                               (c_size_t * count)(*[loan.size for loan in loans]), count):
+        lend = _lib.hvd_state_lend_until_end if until_end else _lib.hvd_state_lend
+        if lend(sink, (c_void_p * count)(*[loan.address for loan in loans]),
+                (c_size_t * count)(*[loan.size for loan in loans]), count):
             raise MemoryError("the state can't take the bytes of a commit")
 
     def guard(self, action: Callable[[], None]) -> int:
@@ -84,17 +87,18 @@ class _Memory:
 
 
 class _Object:
-    """Bytes that `pieces` gives, one after the other, and `put` takes."""
+    """Bytes that `pieces` gives, one after the other, and `put` takes. `until_end`: nobody writes them before
+    a hidden commit's end."""
 
     def __init__(self, problem: _Problem, pieces: Callable[[], Iterable[bytes | Loan]],
-                 put: Callable[[bytes], None]):
-        self.problem, self.pieces, self.put = problem, pieces, put
+                 put: Callable[[bytes], None], until_end: bool = False):
+        self.problem, self.pieces, self.put, self.until_end = problem, pieces, put, until_end
 
     def get(self) -> bytes:
         return b"".join(map(bytes, self.pieces()))
 
     def save(self, write: Any, sink: int) -> int:
-        return self.problem.guard(lambda: self.problem.lend(sink, self.pieces()))
+        return self.problem.guard(lambda: self.problem.lend(sink, self.pieces(), self.until_end))
 
     def load(self, data: int, size: int) -> int:
         raw = ctypes.string_at(data, size) if size else b""

@@ -121,13 +121,17 @@ class State:
         self._hold(key, loan)
 
     def add_object(self, key: str, get: Callable[[], Any], put: Callable[[Any], None],
-                   codec: CodecLike | None = None) -> None:
-        """get() gives the value for a commit; put(value) takes one back, this rank's or another's."""
+                   codec: CodecLike | None = None, *, until_end: bool = False) -> None:
+        """get() gives the value for a commit; put(value) takes one back, this rank's or another's.
+
+        until_end: a commit that is begun copies the value's tensors later. The program writes none of them
+        before commit_end(), as it writes no array of add_array()."""
         translator = codec_of(codec)
         pieces = translator.pieces if isinstance(translator,
                                                  JsonCodec) else lambda thing: [translator.dumps(thing)]
         self._add_native(
-            key, _Object(self._problem, lambda: pieces(get()), lambda data: put(translator.loads(data))))
+            key, _Object(self._problem, lambda: pieces(get()), lambda data: put(translator.loads(data)),
+                         until_end))
 
     def _add_native(self, key: str, thing: _Object) -> None:
         with self._in_use("add_object"):
@@ -319,10 +323,15 @@ class State:
         if not self._user.acquire(blocking=False):
             raise InvalidError(
                 f"{what}: another call on this state is under way, in another thread or around this one")
+        problem = self._problem
         try:
             yield
+            if what in ("commit", "commit_begin", "commit_end", "save", "restore", "sync"):
+                problem.begun = []  # they have waited for what was begun before
         finally:
-            self._problem.lent.clear()
+            if what == "commit_begin":
+                problem.begun = problem.begun + problem.lent
+            problem.lent = []
             self._user.release()
 
     def _call(self, what: str, function: Any) -> None:

@@ -31,10 +31,10 @@ class TorchState(ObjectState):
 
     hidden_commits=True: commit() returns at once, and what is left of its copy is waited for before the next
     step() of any optimizer that is an attribute, or that Sharded has dealt out. It then raises what commit()
-    would have (HostsUpdatedInterrupt). In between nothing else may write parameters; buffers (batch
-    normalization's) and all other attributes may change, since they are copied at once. A parameter that PyTorch has written
-    meanwhile is an InvalidError, which names it: at the step, or at the restore or sync that would have used
-    that commit. Writes to `.data` or past PyTorch are found by option check_commits alone.
+    would have (HostsUpdatedInterrupt). In between nothing else may write parameters, or what an optimizer
+    keeps for them. Buffers (batch normalization's), the optimizer's options and all other attributes may
+    change, since they are copied at once. A tensor that PyTorch has written meanwhile is an InvalidError,
+    which names it: at the step, or at the restore or sync that would have used that commit. Writes to `.data` or past PyTorch are found by option check_commits alone.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
@@ -68,7 +68,11 @@ class TorchState(ObjectState):
         self._end_hidden()
         self.commit_begin()
         copied = [pair for pairs in self._copied.values() for pair in pairs]
-        copied += [pair for part in self._parts() for pair in part._copied]
+        for attribute, (kind, _) in self._keys.items():
+            if kind == "sharded":
+                copied += getattr(self, attribute)._copied
+            elif kind == "optimizer":
+                copied += _moments(attribute, getattr(self, attribute))
         versions = [(key, tensor, tensor._version) for key, tensor in copied]
         object.__setattr__(self, "_versions", versions)
         object.__setattr__(self, "_begun", True)
@@ -105,11 +109,8 @@ class TorchState(ObjectState):
                 self._store_parts()
             raise
 
-    def _parts(self) -> list[Sharded]:
-        return [getattr(self, name) for name, (kind, _) in self._keys.items() if kind == "sharded"]
-
     def _store_parts(self) -> None:
-        parts = self._parts()
+        parts = [getattr(self, name) for name, (kind, _) in self._keys.items() if kind == "sharded"]
         if parts:
             self._end_hidden()  # it copies what is written now
         for part in parts:
@@ -144,6 +145,7 @@ class TorchState(ObjectState):
         before = set(self._memory)
         kind = _kind(value)
         mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
+        hidden = self._hidden
 
         def now() -> Any:
             return getattr(mine(), name)
@@ -151,12 +153,13 @@ class TorchState(ObjectState):
         if kind == "module":
             self._add_module(name, value)
         elif kind == "optimizer":
-            self.add_object(name, lambda: now().state_dict(), lambda new: _load_optimizer(now(), new),
-                            self._codec)
+            self.add_object(name, lambda: _saved(now()) if hidden else now().state_dict(),
+                            lambda new: _load_optimizer(now(), new), self._codec, until_end=hidden)
             self._hook(name, value)
         elif kind == "sharded":
             value._register(self, name, self._context.rank(), self._context.size())
-            self.add_object(name, lambda: now()._rest, lambda new: now()._put(new), self._codec)
+            self.add_object(name, lambda: now()._rest, lambda new: now()._put(new), self._codec,
+                            until_end=True)  # copies of its own
         elif kind == "stateful":
             self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new),
                             self._codec)
@@ -244,6 +247,21 @@ def _is_sharded(value: Any) -> bool:
 def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.copy_(values)
+
+
+def _moments(name: str, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+    """What a hidden commit of an optimizer copies later, by key."""
+    return [(f"{name}.{key}", tensor) for held in optimizer.state.values() if isinstance(held, dict)
+            for key, tensor in held.items() if isinstance(tensor, torch.Tensor) and not tensor.is_inference()]
+
+
+def _saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Its state_dict(), of which nothing changes before its next step. (A scheduler writes the groups'
+    numbers, which may be tensors.)"""
+    state = optimizer.state_dict()
+    groups = [{key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
+              for group in state["param_groups"]]
+    return {**state, "param_groups": groups}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
