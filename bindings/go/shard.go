@@ -48,7 +48,8 @@ func (s *Shard[T]) SetData(data []T) error {
 	memory := unsafe.Pointer(unsafe.SliceData(data))
 	err := s.state.setData(s.key, memory, len(data), uintptr(memory), func() error {
 		if len(data) != len(s.data) {
-			return newError(Invalid, "shard %q has %d elements here: expected the %d of its range", s.key, len(data), len(s.data))
+			return newError(Invalid, "shard %q has %d elements here: expected the %d of its range", s.key, len(data),
+				len(s.data))
 		}
 		return nil
 	})

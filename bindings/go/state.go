@@ -168,7 +168,9 @@ func told(c C.hvdgo_tensor) string {
 }
 
 // setData tells of other memory. If it is Go's (not NULL) it is pinned, in place of what the key had.
-func (s *State) setData(key string, memory unsafe.Pointer, length int, address uintptr, fits func() error) error {
+func (s *State) setData(
+	key string, memory unsafe.Pointer, length int, address uintptr, fits func() error,
+) error {
 	text, free, err := cString("key", key)
 	if err != nil {
 		return err

@@ -245,7 +245,8 @@ func TestAnotherSliceTakesTheKeysPlace(t *testing.T) {
 	next[0], moments[0] = 0, 0
 	must(t, state.Restore())
 	equal(t, []any{next[0], moments[0]}, []any{float32(3), 5.0})
-	expect(t, state.SetTensor("w", hvd.Of([]float32{1})), hvd.Invalid, `"w" is float32[1]`, "expected float32[2]")
+	expect(t, state.SetTensor("w", hvd.Of([]float32{1})), hvd.Invalid, `"w" is float32[1]`,
+		"expected float32[2]")
 	expect(t, state.SetTensor("w", hvd.Of([]int32{1, 2})), hvd.Invalid, "int32[2] in host memory")
 	expect(t, state.SetTensor("none", hvd.Of(next)), hvd.Invalid, `no tensor "none"`)
 	expect(t, shard.SetData(make([]float64, 2)), hvd.Invalid, "2 elements", "expected the 3")

@@ -66,7 +66,7 @@ Status State::Impl::end() {
 Status State::Impl::check_promise() {
   for (auto& [key, variable] : variables) {
     const bool is_tensor = variable.spec.kind == VariableKind::kTensor && !variable.on_device();
-    const bool is_lent = variable.is_object() && variable.stays();
+    const bool is_lent = variable.is_object() && variable.is_lent_until_end();
     if ((!is_tensor && !is_lent) || !variable.committed) continue;
     const Digest live = is_tensor ? content_digest(variable.live, variable.bytes) : variable.saved.content();
     if (live == variable.digest) continue;
@@ -235,7 +235,7 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
   for (auto& [key, variable] : variables) {
     if (variable.on_device()) continue;
     if (variable.is_object()) {
-      variable.append_saved(&variable.next, variable.stays() ? &pieces : &at_once);
+      variable.append_saved(&variable.next, variable.is_lent_until_end() ? &pieces : &at_once);
       continue;
     }
     variable.next.pieces.fit(variable.bytes);

@@ -89,11 +89,10 @@ void Shards::add(Shard shard, const Generation& place) {
   shard.rank = place.rank;
   shard.size = place.size();
   shard.stale = true;
-  const auto where = std::lower_bound(shards_.begin(), shards_.end(), shard.key,
-                                      [](const Shard& s, const std::string& key) { return s.key < key; });
   // Ranges are told by number of key, which changes: parcels of before mean nothing any more.
-  const auto index = static_cast<uint32_t>(where - shards_.begin());
-  shards_.insert(where, std::move(shard));
+  const auto place_of_key = where(shard.key);
+  const auto index = static_cast<uint32_t>(place_of_key - shards_.begin());
+  shards_.insert(place_of_key, std::move(shard));
   renumber([&](uint32_t key) { return std::optional(key + (key >= index ? 1 : 0)); });
   order_.resize(shards_.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -104,9 +103,8 @@ void Shards::add(Shard shard, const Generation& place) {
 }
 
 void Shards::remove(const std::string& key) {
-  const auto found =
-      std::find_if(shards_.begin(), shards_.end(), [&](const Shard& shard) { return shard.key == key; });
-  if (found == shards_.end()) return;
+  const auto found = where(key);
+  if (found == shards_.end() || found->key != key) return;
   const auto index = static_cast<uint32_t>(found - shards_.begin());
   shards_.erase(found);
   for (Set* set : {&sealed_, &next_}) {
@@ -129,13 +127,13 @@ void Shards::remove(const std::string& key) {
   if (shards_.empty()) forget();
 }
 
-Shard& Shards::at(const std::string& key) {
-  return *std::lower_bound(shards_.begin(), shards_.end(), key,
-                           [](const Shard& s, const std::string& wanted) { return s.key < wanted; });
+std::vector<Shard>::iterator Shards::where(const std::string& key) {
+  return std::lower_bound(shards_.begin(), shards_.end(), key,
+                          [](const Shard& shard, const std::string& wanted) { return shard.key < wanted; });
 }
 
 void Shards::set_data(const std::string& key, void* data) {
-  Shard& shard = at(key);
+  Shard& shard = *where(key);
   (shard.device ? shard.device->data : shard.live) = data;
   shard.stale = true;
 }

@@ -150,7 +150,7 @@ class Shards {
   /// This rank's range of that key, which there is, has other memory.
   void set_data(const std::string& key, void* data);
   /// Of this rank's range of that key, which there is.
-  size_t bytes(const std::string& key) { return at(key).bytes(); }
+  size_t bytes(const std::string& key) { return where(key)->bytes(); }
   uint64_t own_bytes() const;
   uint64_t held_bytes() const;
 
@@ -225,7 +225,8 @@ class Shards {
   };
   std::vector<Rotten> read_again(const ShardLayout& layout) const;
   Status stage(Shard* shard) const;
-  Shard& at(const std::string& key);
+  /// Where the shard of that key is, or is to be.
+  std::vector<Shard>::iterator where(const std::string& key);
 
   struct Set {
     uint64_t revision = 0;

@@ -93,8 +93,8 @@ struct Variable {
 
   bool on_device() const { return memory != HVD_MEMORY_HOST; }
   bool is_object() const { return spec.kind == VariableKind::kObject; }
-  /// What was saved stays unchanged until the end of a hidden commit.
-  bool stays() const { return saved.lent && !saved.for_call; }
+  /// The save callback has lent memory, and all of it until the end of a hidden commit.
+  bool is_lent_until_end() const { return saved.lent && !saved.for_call; }
   std::span<uint8_t> data(Copy& of) const {
     if (is_object()) return {of.object.data(), of.object.size()};
     return {of.memory.data(), bytes};

@@ -43,9 +43,12 @@ export class State {
   setData(key, value) {
     const array = tensor(value, "value");
     const before = this.#arrays.get(key);
-    if (before === undefined) throw new RangeError(`key is ${shown(key)}: expected that of an array of the state`);
+    if (before === undefined) {
+      throw new RangeError(`key is ${shown(key)}: expected that of an array of the state`);
+    }
     if (array.dtype !== before.dtype || String(array.shape) !== String(before.shape)) {
-      throw new TypeError(`value is ${array.dtype}[${array.shape}]: expected ${before.dtype}[${before.shape}], as it was`);
+      throw new TypeError(`value is ${array.dtype}[${array.shape}]: expected ${before.dtype}[${before.shape}], ` +
+                          "as it was");
     }
     this.#idle("setData");
     call("state_set_data", this.native, text(key, "key"), array.bytes > 0 ? array.address : null);

@@ -74,7 +74,8 @@ def test_rows_are_committed_where_they_are(sharded):
     step(module, optimizer)
     state.commit()
     mine = {p.to_local().data_ptr() for p in module.parameters()}
-    assert mine < {shard.array.data_ptr() for shard in shards._shards.values()} and len(shards._shards) == 3 * len(mine)
+    assert mine < {shard.array.data_ptr() for shard in shards._shards.values()}
+    assert len(shards._shards) == 3 * len(mine)
     kept = [t.clone() for t in flats(module, optimizer)]
     step(module, optimizer)
     state.restore()
@@ -82,7 +83,8 @@ def test_rows_are_committed_where_they_are(sharded):
     assert again[0] is not module and all(map(torch.equal, flats(*again), kept))
     step(*again)
     assert not all(map(torch.equal, flats(*again), kept))
-    assert all(map(torch.equal, [p.full_tensor() for p in module.parameters()], kept)), "restored, and left alone"
+    left = [p.full_tensor() for p in module.parameters()]
+    assert all(map(torch.equal, left, kept)), "restored, and left alone"
 
 
 def test_make_may_give_the_same_module_again(sharded):

@@ -234,6 +234,10 @@ def test_moments_are_copied_during_a_hidden_commit(worker):
     state = hvd.elastic.TorchState(model, optimizer, hidden_commits=True)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     train(model, optimizer, 2)
+    assert state._memory["optimizer"].until_end
+    saved = hvd.elastic._saved(optimizer)
+    assert saved["param_groups"][0]["lr"] is not optimizer.param_groups[0]["lr"]
+    assert saved["state"][0]["exp_avg"] is optimizer.state[model[0].weight]["exp_avg"]
     for _ in range(3):
         state.commit()
         kept = copy.deepcopy(optimizer.state_dict())

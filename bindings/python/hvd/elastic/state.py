@@ -204,10 +204,12 @@ class State:
         takes what it holds then; a restore and a sync write there. What was committed stays."""
         held = self._memory.get(key)
         if not isinstance(held, (Borrowed, Shard)):
-            raise InvalidError(f"set_array: {key!r} is no array or shard of the state: expected one that was added")
+            raise InvalidError(f"set_array: {key!r} is no array or shard of the state: expected one that was "
+                               "added")
         loan, before = borrow(array, writable=True), held if isinstance(held, Borrowed) else held._loan
         if (loan.shape, loan.dtype, loan.place) != (before.shape, before.dtype, before.place):
-            raise InvalidError(f"set_array: {key!r} is {loan.describe()}: expected {before.describe()}, as it was")
+            raise InvalidError(f"set_array: {key!r} is {loan.describe()}: expected {before.describe()}, as it "
+                               "was")
         with self._in_use("set_array"):
             _abi.check(_lib.hvd_state_set_data, self._handle.pointer, _abi.text(key, "key"), loan.tensor.data)
         if isinstance(held, Shard):

@@ -34,7 +34,8 @@ class TorchState(ObjectState):
     would have (HostsUpdatedInterrupt). In between nothing else may write parameters, or what an optimizer
     keeps for them. Buffers (batch normalization's), the optimizer's options and all other attributes may
     change, since they are copied at once. A tensor that PyTorch has written meanwhile is an InvalidError,
-    which names it: at the step, or at the restore or sync that would have used that commit. Writes to `.data` or past PyTorch are found by option check_commits alone.
+    which names it: at the step, or at the restore or sync that would have used that commit. Writes to `.data`
+    or past PyTorch are found by option check_commits alone.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
@@ -259,8 +260,10 @@ def _saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Its state_dict(), of which nothing changes before its next step. (A scheduler writes the groups'
     numbers, which may be tensors.)"""
     state = optimizer.state_dict()
-    groups = [{key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
-              for group in state["param_groups"]]
+    groups = [{
+        key: value.clone() if isinstance(value, torch.Tensor) else value
+        for key, value in group.items()
+    } for group in state["param_groups"]]
     return {**state, "param_groups": groups}
 
 

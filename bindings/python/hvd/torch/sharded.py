@@ -74,20 +74,20 @@ def _fill_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 @cache
-def _dealt_out() -> tuple[type, tuple[Any, ...]]:
-    """The class of what is dealt out, and the placements of rows."""
+def _dtensor() -> tuple[type, tuple[Any, ...]]:
+    """The class of what is dealt out, and the placements of what is dealt out by rows."""
     from torch.distributed.tensor import DTensor, Shard as Rows
 
     return DTensor, (Rows(0),)
 
 
 def _is_dealt(value: Any) -> bool:
-    return isinstance(value, _dealt_out()[0]) and any(not place.is_replicate() for place in value.placements)
+    return isinstance(value, _dtensor()[0]) and any(not place.is_replicate() for place in value.placements)
 
 
 def _whole(value: Any) -> Any:
     """In host memory. Collective for what is dealt out."""
-    if isinstance(value, _dealt_out()[0]):
+    if isinstance(value, _dtensor()[0]):
         value = value.full_tensor()
     return value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
 
@@ -130,7 +130,8 @@ class Sharded:
         self._make = make
         self._kept = {"copies": copies, "parity": parity}
         self._shards: dict[str, Shard] = {}
-        self._state: Callable[[], TorchState | None] = lambda: None  # a state and its attributes go together
+        self._state: Callable[[], TorchState | None] = lambda: None  # whose attribute `_name` it is
+        self._name = ""
         self._rest: dict[str, Any] | None = None  # what all ranks hold alike; None: nothing was committed
         self._dealt: Made | None = None
         self._copied: list[tuple[str, torch.Tensor]] = []  # what a hidden commit reads later, by key
@@ -205,7 +206,7 @@ class Sharded:
     # ---- commits ----
 
     def _store(self) -> None:
-        """Copies this rank's part to where the next commit takes it from. Every rank calls it."""
+        """Has the next commit take this rank's part. Every rank calls it."""
         if self._dealt is None:
             return
         module, optimizer = self._dealt
@@ -236,8 +237,8 @@ class Sharded:
 
     def _rows_of(self, value: Any) -> torch.Tensor | None:
         """This rank's, if each rank of the job has its rows, one rank after the other: FSDP2's way."""
-        sort, rows = _dealt_out()
-        if not isinstance(value, sort) or value.placements != rows:
+        dtensor, rows = _dtensor()
+        if not isinstance(value, dtensor) or value.placements != rows:
             return None
         mesh = value.device_mesh
         if mesh is not self._mesh[0]:  # which takes a while

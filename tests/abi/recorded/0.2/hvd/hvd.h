@@ -546,9 +546,10 @@ HVD_API hvd_status hvd_state_create(hvd_context *context, hvd_state **ret_state,
 HVD_API void hvd_state_destroy(hvd_state *state);
 
 /* Registers caller-owned memory under a key (1 to 255 bytes). The memory stays borrowed until the key is
- * removed or the state is destroyed, and so does the stream of a tensor in device memory. A key used
- * twice is HVD_INVALID. A value is a small blob of plain data (a counter, a struct without pointers) of 1
- * to 65536 bytes. Ranks may hold one tensor in different kinds of memory. */
+ * removed, has other memory (hvd_state_set_data), or the state is destroyed. The stream of a tensor in
+ * device memory stays borrowed until the key is removed or the state is destroyed. A key used twice is
+ * HVD_INVALID. A value is a small blob of plain data (a counter, a struct without pointers) of 1 to 65536
+ * bytes. Ranks may hold one tensor in different kinds of memory. */
 HVD_API hvd_status hvd_state_add_tensor(hvd_state *state, const char *key, const hvd_tensor *tensor,
                                         hvd_error *error);
 HVD_API hvd_status hvd_state_add_value(hvd_state *state, const char *key, void *value, size_t size,
