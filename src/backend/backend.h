@@ -83,9 +83,9 @@ class Instance {
     static_cast<void>(done);
     static_cast<void>(deadline);
   }
-  /// The calling thread will wait for what it submits from now on: in progress, and for so long. Nobody need
-  /// be woken for it. Zero: no more.
-  virtual void lends(Duration wait) { static_cast<void>(wait); }
+  /// The calling thread will wait in progress for what it submits from now on, and nobody need be woken for
+  /// it; false: no more.
+  virtual void lends(bool will) { static_cast<void>(will); }
   /// On which all ranks of the current generation meet, if they all share memory; NULL otherwise. Outlives
   /// the generation.
   virtual std::shared_ptr<Board> board() { return nullptr; }

@@ -97,9 +97,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     uint64_t word = 0;  // of a check
   };
   /// For a caller that would wait at once for what it submits. If the ranks call this over and over they meet
-  /// on the board, without messages. Nothing: submit it and wait. Waits for a moment at most. wait: how long
-  /// the caller waits for an operation that it gets.
-  std::optional<Concluded> meet(Submission& submission, Duration wait = Duration::zero());
+  /// on the board, without messages. Nothing: submit it and wait. Waits for a moment at most.
+  std::optional<Concluded> meet(Submission& submission);
 
   // The same in steps, for tests that replay histories: arrive; look until it is no more kOpen, or close;
   // conclude.
@@ -109,7 +108,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     uint64_t ticket = 0, checks = 0, word = 0;
     bool runs = false;   // in the backend, once all have met
     bool check = false;  // it is a check's question
-    Duration wait{0};
   };
   using Meeting = backend::Board::State;
   std::optional<Met> arrive(Submission& submission);

@@ -153,9 +153,9 @@ Engine::Concluded Engine::run_together(Met& met, Submission& s) {
   ++in_backend_;
   if (coordinator()) matcher_.runs();
   lock.unlock();
-  carrier_.lends(met.wait);
+  carrier_.lends(true);
   run(std::move(batch), outcome);
-  carrier_.lends(Duration::zero());
+  carrier_.lends(false);
   return {Status(), std::move(op)};
 }
 
@@ -204,10 +204,9 @@ std::optional<Engine::Concluded> Engine::conclude(Met& met, Meeting state, Submi
   return concluded;
 }
 
-std::optional<Engine::Concluded> Engine::meet(Submission& submission, Duration wait) {
+std::optional<Engine::Concluded> Engine::meet(Submission& submission) {
   std::optional<Met> met = arrive(submission);
   if (!met) return {};
-  met->wait = wait;
   Meeting state = look(*met);
   if (state == Meeting::kOpen) {
     // With a processor each, the others come while this rank looks. On one that it shares with them they come

@@ -16,12 +16,12 @@ std::shared_ptr<collective::Operation> Submitter::submit(collective::Submission 
 }
 
 std::shared_ptr<collective::Operation> Submitter::meet_or_submit(collective::Submission submission,
-                                                                 Status* ret_met, Duration wait,
-                                                                 ProcessSet* set, Duration timeout) {
+                                                                 Status* ret_met, ProcessSet* set,
+                                                                 Duration timeout) {
   EngineUse use = current_.engine();
   complete(&submission, set, timeout, use);
   if (submission.name.empty()) return submit_unnamed(std::move(submission), use);
-  if (std::optional<collective::Engine::Concluded> met = use->meet(submission, wait)) {
+  if (std::optional<collective::Engine::Concluded> met = use->meet(submission)) {
     *ret_met = std::move(met->status);
     return std::move(met->operation);
   }
@@ -84,7 +84,7 @@ Status Submitter::run(collective::Submission submission,
   const Duration longest = longest_wait(submission.kind, timeout);
   Status met;
   std::shared_ptr<collective::Operation> operation =
-      ret_operation == nullptr ? meet_or_submit(std::move(submission), &met, longest, set, timeout)
+      ret_operation == nullptr ? meet_or_submit(std::move(submission), &met, set, timeout)
                                : submit(std::move(submission), set, timeout);
   if (operation == nullptr) return met;
   Status status = finish(*operation, longest);

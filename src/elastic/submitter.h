@@ -24,10 +24,10 @@ class Submitter {
   /// no generation, or HVD_INVALID if this worker is no member.
   std::shared_ptr<collective::Operation> submit(collective::Submission submission, ProcessSet* set = nullptr,
                                                 Duration timeout = Duration(0));
-  /// The same for a caller that would wait at once, for so long. Nothing if the ranks met
+  /// The same for a caller that would wait at once. Nothing if the ranks met
   /// (collective/meeting.cc) and it is complete, with *ret_met.
   std::shared_ptr<collective::Operation> meet_or_submit(collective::Submission submission, Status* ret_met,
-                                                        Duration wait, ProcessSet* set, Duration timeout);
+                                                        ProcessSet* set, Duration timeout);
   /// Waits until it is complete and gives its status. One that is not by `longest` loses the generation,
   /// which ends it: what it borrows is its caller's when this returns (contract 12).
   Status finish(collective::Operation& operation, Duration longest);

@@ -52,7 +52,7 @@ class Flight {
   size_t submitted() const { return tickets_.size(); }
   size_t landed() const { return landed_; }
   bool ready() const { return landed_ < tickets_.size() && tickets_[landed_]->finished(); }
-  Status land() { return inner_.wait(*tickets_[landed_++]); }
+  const Status& land() { return tickets_[landed_++]->outcome(); }
 
  private:
   InnerOps& inner_;
@@ -101,10 +101,10 @@ class Downward {
   size_t next_ = 0;
 };
 
-Status follow_broadcast(Span& span, const Tensors& tensors, const Plan& plan) {
+Task follow_broadcast(Span& span, const Tensors& tensors, const Plan& plan) {
   Downward downward(span.team, tensors, plan.blocks);
   const int32_t leader = span.team.member(span.leader);
-  return work(span.team.group, [&] {
+  co_return co_await work(span.team.group, [&] {
     if (downward.take(leader)) return Step::kWorked;
     return downward.finished() ? Step::kDone : Step::kStuck;
   });
@@ -179,19 +179,19 @@ class Upward {
 
 }  // namespace
 
-Status broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& tensors) {
+Task broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& tensors) {
   const Plan plan(tensors.count(), tensors.element());
-  if (!span.leads()) return follow_broadcast(span, tensors, plan);
+  if (!span.leads()) co_return co_await follow_broadcast(span, tensors, plan);
   Flight flight(span.inner);
   for (size_t chunk = 0; chunk < plan.chunks.count(); ++chunk) {
     const std::vector<backend::Part> parts =
         tensors.parts(plan.chunks.first(chunk), plan.chunks.length(chunk), true);
-    if (Status status = flight.submit(op, span.leaders, parts); !status.ok()) return status;
+    if (Status status = flight.submit(op, span.leaders, parts); !status.ok()) co_return status;
   }
   const bool is_root = span.team.group.rank(span.team.member(span.team.me)) == op.root;
   Downward downward(span.team, tensors, plan.blocks);
   Status failure;
-  Status status = work(span.team.group, [&] {
+  Status status = co_await work(span.team.group, [&] {
     if (flight.ready()) {
       failure = flight.land();
       return failure.ok() ? Step::kWorked : Step::kDone;
@@ -199,10 +199,10 @@ Status broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& ten
     if (downward.put(is_root ? plan.blocks.count() : flight.landed() * plan.per_chunk)) return Step::kWorked;
     return downward.finished() && flight.landed() == flight.submitted() ? Step::kDone : Step::kStuck;
   });
-  return status.ok() ? failure : status;
+  co_return status.ok() ? failure : status;
 }
 
-Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tensors, int32_t participants) {
+Task allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tensors, int32_t participants) {
   const Plan plan(tensors.count(), tensors.element());
   const bool average = op.reduction == HVD_REDUCTION_AVERAGE;
   // The sum of all ranks may be more than a narrow float holds: each host's is divided as long as it is wide.
@@ -212,7 +212,7 @@ Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& ten
   Downward downward(span.team, tensors, plan.blocks);
   if (!span.leads()) {
     const int32_t leader = span.team.member(span.leader);
-    return work(span.team.group, [&] {
+    co_return co_await work(span.team.group, [&] {
       if (downward.take(leader) || upward.put(leader)) return Step::kWorked;
       return upward.finished() && downward.finished() ? Step::kDone : Step::kStuck;
     });
@@ -242,7 +242,7 @@ Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& ten
     failure = flight.submit(between, span.leaders, parts);
     return failure.ok();
   };
-  Status status = work(span.team.group, [&] {
+  Status status = co_await work(span.team.group, [&] {
     if (flight.ready()) return land() ? Step::kWorked : Step::kDone;
     if (flight.submitted() < chunks) {
       const size_t reduced = alone ? tensors.count() : upward.reduced() * plan.blocks.each;
@@ -254,10 +254,10 @@ Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& ten
     if (downward.put(flight.landed() * plan.per_chunk)) return Step::kWorked;
     return flight.landed() == chunks && downward.finished() ? Step::kDone : Step::kStuck;
   });
-  return status.ok() ? failure : status;
+  co_return status.ok() ? failure : status;
 }
 
-Status allgather_across(Span& span, const hvd_backend_op& op, std::span<const size_t> counts, size_t first,
+Task allgather_across(Span& span, const hvd_backend_op& op, std::span<const size_t> counts, size_t first,
                         std::span<const size_t> host_counts) {
   const size_t element = dtype_size(op.dtype);
   Team& team = span.team;
@@ -271,9 +271,9 @@ Status allgather_across(Span& span, const hvd_backend_op& op, std::span<const si
   }
   uint8_t* const here = output + before * element;
   // The host's own parts go to all its ranks; the leader then gets those of other hosts and passes them on.
-  if (Status status = host_allgather(team, static_cast<const uint8_t*>(op.input), here, sizes);
+  if (Status status = co_await host_allgather(team, static_cast<const uint8_t*>(op.input), here, sizes);
       !status.ok()) {
-    return status;
+    co_return status;
   }
   team.phase = 1;
   size_t own = 0;
@@ -288,10 +288,10 @@ Status allgather_across(Span& span, const hvd_backend_op& op, std::span<const si
     between.ranks = span.leaders.data();
     between.rank_count = static_cast<int32_t>(span.leaders.size());
     InnerOps::Ticket* ticket = nullptr;
-    if (Status status = span.inner.submit(between, {}, 0, &ticket); !status.ok()) return status;
-    if (Status status = span.inner.wait(*ticket); !status.ok()) return status;
+    if (Status status = span.inner.submit(between, {}, 0, &ticket); !status.ok()) co_return status;
+    if (Status status = co_await span.inner.wait(*ticket); !status.ok()) co_return status;
   }
-  return host_broadcast(team, Tensors(rest, element), span.leader);
+  co_return co_await host_broadcast(team, Tensors(rest, element), span.leader);
 }
 
 }  // namespace hvd::local

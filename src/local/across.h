@@ -22,14 +22,14 @@ struct Span {
 };
 
 /// op.root is a leader.
-Status broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& tensors);
+Task broadcast_across(Span& span, const hvd_backend_op& op, const Tensors& tensors);
 
 /// participants: on all hosts; HVD_REDUCTION_AVERAGE divides by it.
-Status allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tensors, int32_t participants);
+Task allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tensors, int32_t participants);
 
 /// counts: elements of each participant's part, in the order of `ranks`; each host's ranks are neighbours
 /// in it. first: position of this host's lowest in `ranks`; host_counts: elements of each host's ranks.
-Status allgather_across(Span& span, const hvd_backend_op& op, std::span<const size_t> counts, size_t first,
+Task allgather_across(Span& span, const hvd_backend_op& op, std::span<const size_t> counts, size_t first,
                         std::span<const size_t> host_counts);
 
 }  // namespace hvd::local

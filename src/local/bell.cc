@@ -25,8 +25,9 @@ void pause_processor() {
 }  // namespace
 
 // Not FUTEX_PRIVATE: other processes ring.
-void sleep_on(std::atomic<uint32_t>& bell, uint32_t value) {
-  constexpr timespec limit{std::chrono::duration_cast<std::chrono::seconds>(kLongestSleep).count(), 0};
+void sleep_on(std::atomic<uint32_t>& bell, uint32_t value, Duration longest) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(longest);
+  const timespec limit{seconds.count(), (longest - seconds).count()};
   syscall(SYS_futex, address_of(bell), FUTEX_WAIT, value, &limit, nullptr, 0);
 }
 

@@ -23,8 +23,8 @@ inline constexpr uint32_t kRung = 4;
 /// Peers can write anything into a bell, so none is slept on for longer without another look.
 inline constexpr Duration kLongestSleep = std::chrono::seconds(1);
 
-/// Sleeps while the word is `value`, kLongestSleep at most; may wake without a reason.
-void sleep_on(std::atomic<uint32_t>& bell, uint32_t value);
+/// Sleeps while the word is `value`, `longest` at most; may wake without a reason.
+void sleep_on(std::atomic<uint32_t>& bell, uint32_t value, Duration longest = kLongestSleep);
 
 void wake_sleeper(std::atomic<uint32_t>& bell);  // whatever the word says
 
@@ -41,9 +41,9 @@ class Sleeper {
  public:
   /// The sleeper's. Sleeps while the word is `value`, unless over(): asked when rouse sees that it may sleep.
   template <class Over>
-  void sleep(std::atomic<uint32_t>& bell, uint32_t value, Over over) {
+  void sleep(std::atomic<uint32_t>& bell, uint32_t value, Over over, Duration longest = kLongestSleep) {
     sleeps_.store(true, std::memory_order_seq_cst);
-    if (!over()) sleep_on(bell, value);
+    if (!over()) sleep_on(bell, value, longest);
     sleeps_.store(false, std::memory_order_seq_cst);
   }
   /// Any thread, after over() has become true: wakes until nobody sleeps any more, for kRouse at most. A

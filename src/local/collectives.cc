@@ -47,24 +47,6 @@ class Collective {
     }
   }
 
-  Status run() {
-    if (Status status = check(); !status.ok()) return status;
-    switch (op_.collective) {
-      case HVD_COLLECTIVE_BROADCAST: return broadcast();
-      case HVD_COLLECTIVE_ALLREDUCE: return allreduce();
-      case HVD_COLLECTIVE_ALLGATHER: return allgather();
-      case HVD_COLLECTIVE_REDUCESCATTER: return reducescatter();
-      case HVD_COLLECTIVE_ALLTOALL: return alltoall();
-      default: return one_host_ ? host_barrier(team_) : among_all();
-    }
-  }
-
- private:
-  int32_t host_of(int32_t rank) const { return hosts_.group_of[static_cast<size_t>(rank)]; }
-  int32_t participants() const { return static_cast<int32_t>(ranks_.size()); }
-  const uint8_t* input() const { return static_cast<const uint8_t*>(op_.input); }
-  uint8_t* output() const { return static_cast<uint8_t*>(op_.output); }
-
   Status check() const {
     if (op_.collective < HVD_COLLECTIVE_BROADCAST || op_.collective > HVD_COLLECTIVE_ALLTOALL) {
       return refuse(HVD_UNSUPPORTED, fmt::format("collective {} is not supported", op_.collective));
@@ -85,14 +67,31 @@ class Collective {
     return {};
   }
 
+  Task run() {
+    switch (op_.collective) {
+      case HVD_COLLECTIVE_BROADCAST: return broadcast();
+      case HVD_COLLECTIVE_ALLREDUCE: return allreduce();
+      case HVD_COLLECTIVE_ALLGATHER: return allgather();
+      case HVD_COLLECTIVE_REDUCESCATTER: return reducescatter();
+      case HVD_COLLECTIVE_ALLTOALL: return alltoall();
+      default: return one_host_ ? host_barrier(team_) : among_all();
+    }
+  }
+
+ private:
+  int32_t host_of(int32_t rank) const { return hosts_.group_of[static_cast<size_t>(rank)]; }
+  int32_t participants() const { return static_cast<int32_t>(ranks_.size()); }
+  const uint8_t* input() const { return static_cast<const uint8_t*>(op_.input); }
+  uint8_t* output() const { return static_cast<uint8_t*>(op_.output); }
+
   // Through the inner backend as it is.
-  Status among_all() {
+  Task among_all() {
     hvd_backend_op op = op_;
     op.ranks = ranks_.data();
     op.rank_count = participants();
     InnerOps::Ticket* ticket = nullptr;
-    if (Status status = inner_.submit(op, {}, 0, &ticket); !status.ok()) return status;
-    return inner_.wait(*ticket);
+    if (Status status = inner_.submit(op, {}, 0, &ticket); !status.ok()) co_return status;
+    co_return co_await inner_.wait(*ticket);
   }
 
   // root: the rank that leads its host, -1: the lowest everywhere.
@@ -113,37 +112,37 @@ class Collective {
     return {team_, leader, std::move(leaders), inner_};
   }
 
-  Status broadcast() {
+  Task broadcast() {
     std::vector<backend::Part> parts(parts_.begin(), parts_.end());
     for (backend::Part& part : parts) part.input = part.output;  // on every rank the tensor is the output
     const Tensors tensors(parts, element_);
-    if (tensors.count() == 0 || ranks_.size() == 1) return {};
+    if (tensors.count() == 0 || ranks_.size() == 1) co_return Status();
     if (!one_host_) {
       Span span = across(op_.root);
-      return broadcast_across(span, op_, tensors);
+      co_return co_await broadcast_across(span, op_, tensors);
     }
     const auto root = std::find(team_.members.begin(), team_.members.end(), group_.index_of(op_.root));
-    return host_broadcast(team_, tensors, static_cast<int32_t>(root - team_.members.begin()));
+    co_return co_await host_broadcast(team_, tensors, static_cast<int32_t>(root - team_.members.begin()));
   }
 
-  Status allreduce() {
+  Task allreduce() {
     const Tensors tensors(parts_, element_);
-    if (tensors.count() == 0) return {};
+    if (tensors.count() == 0) co_return Status();
     if (ranks_.size() == 1) {
       tensors.copy();
-      return {};
+      co_return Status();
     }
-    if (one_host_) return host_allreduce(team_, tensors, op_.dtype, op_.reduction, participants());
+    if (one_host_) co_return co_await host_allreduce(team_, tensors, op_.dtype, op_.reduction, participants());
     Span span = across(-1);
-    return allreduce_across(span, op_, tensors, participants());
+    co_return co_await allreduce_across(span, op_, tensors, participants());
   }
 
-  Status allgather() {
+  Task allgather() {
     const std::span<const size_t> counts(op_.counts, ranks_.size());
     if (one_host_) {
       std::vector<size_t> sizes(counts.begin(), counts.end());
       for (size_t& size : sizes) size *= element_;
-      return host_allgather(team_, input(), output(), sizes);
+      co_return co_await host_allgather(team_, input(), output(), sizes);
     }
     // Leaders can gather whole hosts only where the hosts' parts lie together.
     std::vector<size_t> host_counts;
@@ -153,7 +152,7 @@ class Collective {
     for (size_t i = 0; i < ranks_.size(); ++i) {
       const int32_t host = host_of(ranks_[i]);
       if (host != last) {
-        if (seen[static_cast<size_t>(host)]) return among_all();
+        if (seen[static_cast<size_t>(host)]) co_return co_await among_all();
         seen[static_cast<size_t>(host)] = true;
         host_counts.push_back(0);
         last = host;
@@ -162,21 +161,21 @@ class Collective {
       host_counts.back() += counts[i];
     }
     Span span = across(-1);
-    return allgather_across(span, op_, counts, first, host_counts);
+    co_return co_await allgather_across(span, op_, counts, first, host_counts);
   }
 
-  Status reducescatter() {
-    if (!one_host_) return among_all();
-    return host_reducescatter(team_, input(), output(), {op_.counts, ranks_.size()}, op_.dtype, op_.reduction,
+  Task reducescatter() {
+    if (!one_host_) co_return co_await among_all();
+    co_return co_await host_reducescatter(team_, input(), output(), {op_.counts, ranks_.size()}, op_.dtype, op_.reduction,
                               participants());
   }
 
-  Status alltoall() {
-    if (!one_host_) return among_all();
+  Task alltoall() {
+    if (!one_host_) co_return co_await among_all();
     std::vector<size_t> sizes(op_.counts, op_.counts + 2 * ranks_.size());
     for (size_t& size : sizes) size *= element_;
     const std::span<const size_t> all(sizes);
-    return host_alltoall(team_, input(), output(), all.first(ranks_.size()), all.last(ranks_.size()));
+    co_return co_await host_alltoall(team_, input(), output(), all.first(ranks_.size()), all.last(ranks_.size()));
   }
 
   HostGroup& group_;
@@ -192,9 +191,11 @@ class Collective {
 
 }  // namespace
 
-Status run_collective(HostGroup& group, const Hosts& hosts, const hvd_backend_op& op,
-                      std::span<const backend::Part> parts, std::span<const int32_t> ranks, InnerOps& inner) {
-  return Collective(group, hosts, op, parts, ranks, inner).run();
+Task run_collective(HostGroup& group, const Hosts& hosts, const hvd_backend_op& op,
+                    std::span<const backend::Part> parts, std::span<const int32_t> ranks, InnerOps& inner) {
+  Collective collective(group, hosts, op, parts, ranks, inner);
+  if (Status status = collective.check(); !status.ok()) co_return status;
+  co_return co_await collective.run();
 }
 
 }  // namespace hvd::local

@@ -17,14 +17,14 @@ struct Hosts {
   std::vector<int32_t> group_of;             // by rank
 };
 
-/// Executes one collective; returns when this rank's part is done and its buffers are no longer used.
+/// Executes one collective; done when this rank's part is and its buffers are no longer used.
 /// op.input, output, count, counts as backend.h says, host memory; op.ranks and op.counts are valid here,
 /// op.done is the caller's business. ranks: who takes part, ascending, this rank among them. parts: as
 /// Instance::submit has them, never empty for broadcast and allreduce (the op's own then). Called with the
 /// operations in the same order on all ranks. Not called when several take part and each is alone on its
 /// host: such an operation goes to the inner backend as it is. With one group there is no inner backend:
 /// inner.submit gives HVD_INTERNAL.
-Status run_collective(HostGroup& group, const Hosts& hosts, const hvd_backend_op& op,
-                      std::span<const backend::Part> parts, std::span<const int32_t> ranks, InnerOps& inner);
+Task run_collective(HostGroup& group, const Hosts& hosts, const hvd_backend_op& op,
+                    std::span<const backend::Part> parts, std::span<const int32_t> ranks, InnerOps& inner);
 
 }  // namespace hvd::local

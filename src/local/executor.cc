@@ -42,25 +42,30 @@ void Executor::submit(std::unique_ptr<Job> job, bool later) {
   if (wake) changed_.notify_one();
 }
 
-void Executor::execute(std::unique_lock<std::mutex>& lock) {
+void Executor::execute(std::unique_lock<std::mutex>& lock, Time deadline) {
   executing_ = true;
   std::unique_ptr<Job> job = std::move(jobs_.front());
   jobs_.pop_front();
   waiting_ = !jobs_.empty();
   lock.unlock();
-  run_(*job);
-  job->generation.reset();
+  const bool finished = run_(*job, deadline);
+  if (finished) job->generation.reset();
   lock.lock();
   executing_ = false;
   if (ending_ && asleep_) changed_.notify_one();
-  if (spare_.size() < kSpare) spare_.push_back(std::move(job));
+  if (!finished) {
+    jobs_.push_front(std::move(job));
+    waiting_ = true;
+  } else if (spare_.size() < kSpare) {
+    spare_.push_back(std::move(job));
+  }
 }
 
-bool Executor::lend() {
+bool Executor::lend(Time deadline) {
   if (!waiting_.load()) return false;
   std::unique_lock lock(mutex_);
   if (executing_ || jobs_.empty()) return false;
-  execute(lock);
+  execute(lock, deadline);
   return true;
 }
 
@@ -78,7 +83,7 @@ void Executor::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!executing_ && !jobs_.empty()) {
-      execute(lock);
+      execute(lock, Time::max());
       continue;
     }
     if (ending_ && jobs_.empty() && !executing_) return;

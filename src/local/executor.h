@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "local/task.h"
 
 namespace hvd::local {
 
@@ -23,11 +24,14 @@ struct Job {
   std::vector<int32_t> ranks;
   std::vector<size_t> counts;
   std::vector<backend::Part> parts;
+  Task task;               // once it has begun
+  bool passed_on = false;  // the other backend tells its end
 };
 
 class Executor {
  public:
-  using Run = std::function<void(Job&)>;  // throws nothing
+  /// False: the job's peers were late at the deadline, and it is to be run again. Throws nothing.
+  using Run = std::function<bool(Job&, Time deadline)>;
   explicit Executor(Run run);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -38,15 +42,16 @@ class Executor {
   /// A job to fill in; used again, so that its vectors keep their memory.
   std::unique_ptr<Job> blank();
 
-  /// Executes the first job if there is one and nobody executes. For a thread that lends itself.
-  bool lend();
+  /// Executes the first job if there is one and nobody executes. For a thread that lends itself: at the
+  /// deadline it leaves what it has begun, and whoever executes next goes on with that.
+  bool lend(Time deadline);
   /// Wakes the executor's own thread if there is work for it.
   void nudge();
   bool waiting() const { return waiting_.load(); }
 
  private:
   void loop();
-  void execute(std::unique_lock<std::mutex>& lock);
+  void execute(std::unique_lock<std::mutex>& lock, Time deadline);
 
   const Run run_;
   std::mutex mutex_;

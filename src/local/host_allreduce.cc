@@ -46,7 +46,7 @@ class Allreduce {
     inputs_.resize(members);
   }
 
-  Status run() {
+  Task run() {
     if (one_round_) return run_one_round();
     return work(team_.group, [this] {
       // Reducing first frees most segments; contributing last runs ahead.
@@ -152,17 +152,17 @@ class Allreduce {
     return false;
   }
 
-  Status run_one_round() {
-    if (count_ == 0) return {};
+  Task run_one_round() {
+    if (count_ == 0) co_return Status();
     HostGroup& group = team_.group;
     const size_t segment = team_.segment(0);
-    if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
+    if (Status status = co_await await_release(group, segment); !status.ok()) co_return status;
     tensors_.gather(0, tensors_.count(), group.segment(segment));
     group.put(segment, team_.stamp(0), team_.others);
-    if (Status status = group.wait([&] { return collect(0); }); !status.ok()) return status;
+    if (Status status = co_await group.wait([this] { return collect(0); }); !status.ok()) co_return status;
     reduce_some(0, 0, tensors_.count(), nullptr);
     release_found(0);
-    return {};
+    co_return Status();
   }
 
   Team& team_;
@@ -183,9 +183,10 @@ class Allreduce {
 
 }  // namespace
 
-Status host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
-                      int32_t divisor) {
-  return Allreduce(team, tensors, dtype, reduction, divisor).run();
+Task host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
+                    int32_t divisor) {
+  Allreduce allreduce(team, tensors, dtype, reduction, divisor);
+  co_return co_await allreduce.run();
 }
 
 }  // namespace hvd::local

@@ -21,34 +21,28 @@ size_t block_bytes(size_t bytes, int32_t members) {
 
 }  // namespace
 
-Status host_broadcast(Team& team, const Tensors& tensors, int32_t root) {
+Task host_broadcast(Team& team, const Tensors& tensors, int32_t root) {
   const size_t each = std::max<size_t>(1, block_bytes(tensors.bytes(), team.size()) / tensors.element());
   const Blocks blocks{tensors.count(), each};
   HostGroup& group = team.group;
   const bool is_root = team.me == root;
   const bool stream = streams(team, tensors.bytes());
-  if (is_root && team.size() == 1) return {};
+  if (is_root && team.size() == 1) co_return Status();
   const int32_t source = team.member(root);
   for (size_t block = 0; block < blocks.count(); ++block) {
     if (is_root) {
       const size_t segment = team.segment(block);
-      if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
+      if (Status status = co_await await_release(group, segment); !status.ok()) co_return status;
       tensors.gather(blocks.first(block), blocks.length(block), group.segment(segment), stream);
       group.put(segment, team.stamp(block), team.others);
     } else {
       std::optional<Found> found;
-      Status status = group.wait(
-          [&] {
-            found = find(team, source, block);
-            return found.has_value();
-          },
-          source);
-      if (!status.ok()) return status;
+      if (Status status = co_await await_block(team, source, block, found); !status.ok()) co_return status;
       tensors.scatter(blocks.first(block), blocks.length(block), found->data, stream);
       release(team, source, *found, block);
     }
   }
-  return {};
+  co_return Status();
 }
 
 }  // namespace hvd::local

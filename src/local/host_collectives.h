@@ -1,5 +1,5 @@
 // Collectives among ranks of one host. Payload goes from memory to memory through the rings' segments. Each
-// returns when this rank's part is done, or with HVD_PEER_LOST after abort; it then touches no buffer more.
+// task is done when this rank's part is, or with HVD_PEER_LOST after abort; it then touches no buffer more.
 #pragma once
 
 #include <span>
@@ -11,24 +11,24 @@ namespace hvd::local {
 
 /// root: position in the team. Its inputs reach the others' outputs. The root is done when the last block
 /// is in its ring.
-Status host_broadcast(Team& team, const Tensors& tensors, int32_t root);
+Task host_broadcast(Team& team, const Tensors& tensors, int32_t root);
 
 /// Each block is reduced by one rank in the order of ranks: the bits depend on the inputs alone.
 /// HVD_REDUCTION_AVERAGE divides by `divisor`.
-Status host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
+Task host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
                       int32_t divisor);
 
 /// sizes: bytes of each member's part. `input` may be this rank's part of `output`.
-Status host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sizes);
+Task host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sizes);
 
 /// counts: elements of each member's part of the result; `input` holds them all.
-Status host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> counts,
+Task host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> counts,
                           hvd_dtype dtype, hvd_reduction reduction, int32_t divisor);
 
 /// Bytes to and from each member; this rank's own are equal.
-Status host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sent,
+Task host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sent,
                      std::span<const size_t> received);
 
-Status host_barrier(Team& team);
+Task host_barrier(Team& team);
 
 }  // namespace hvd::local

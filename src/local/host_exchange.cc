@@ -153,7 +153,7 @@ class Incoming {
 
 }  // namespace
 
-Status host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sizes) {
+Task host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sizes) {
   const auto me = static_cast<size_t>(team.me);
   const size_t block = block_bytes(*std::max_element(sizes.begin(), sizes.end()));
   const size_t mine = offsets(sizes)[me];
@@ -162,7 +162,7 @@ Status host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::sp
   Incoming incoming(team, output, sizes, block, 1, 0);
   size_t written = 0;
   bool kept = sizes[me] == 0 || input == output + mine;
-  return work(team.group, [&] {
+  co_return co_await work(team.group, [&] {
     if (incoming.read()) return Step::kWorked;
     if (written < blocks.count() && outgoing.writable()) {
       outgoing.write(input + blocks.first(written), blocks.length(written), written, team.others);
@@ -178,7 +178,7 @@ Status host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::sp
   });
 }
 
-Status host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sent,
+Task host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sent,
                      std::span<const size_t> received) {
   const auto members = static_cast<size_t>(team.size());
   const auto me = static_cast<size_t>(team.me);
@@ -187,13 +187,13 @@ Status host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::spa
   Personal outgoing(team, input, sent, block);
   Incoming incoming(team, output, received, block, members, me);
   if (sent[me] > 0) std::memcpy(output + offsets(received)[me], input + offsets(sent)[me], sent[me]);
-  return work(team.group, [&] {
+  co_return co_await work(team.group, [&] {
     if (incoming.read() || outgoing.write()) return Step::kWorked;
     return outgoing.finished() && incoming.finished() ? Step::kDone : Step::kStuck;
   });
 }
 
-Status host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> counts,
+Task host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> counts,
                           hvd_dtype dtype, hvd_reduction reduction, int32_t divisor) {
   const size_t element = dtype_size(dtype);
   const auto members = static_cast<size_t>(team.size());
@@ -228,58 +228,45 @@ Status host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std
     ++reduced;
     return true;
   };
-  return work(team.group, [&] {
+  co_return co_await work(team.group, [&] {
     if (reduce() || outgoing.write()) return Step::kWorked;
     return reduced == blocks.count() && outgoing.finished() ? Step::kDone : Step::kStuck;
   });
 }
 
 // Many: each tells the first, which tells all.
-static Status barrier_of_many(Team& team) {
+static Task barrier_of_many(Team& team) {
   HostGroup& group = team.group;
   const size_t segment = team.segment(0);
   const int32_t first = team.member(0);
-  const auto await = [&](int32_t member) {
-    std::optional<Found> found;
-    Status status = group.wait(
-        [&] {
-          found = find(team, member, 0);
-          return found.has_value();
-        },
-        member);
-    if (status.ok()) release(team, member, *found, 0);
-    return status;
-  };
-  if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
+  std::optional<Found> found;
+  if (Status status = co_await await_release(group, segment); !status.ok()) co_return status;
   if (team.me != 0) {
     group.put(segment, team.stamp(0), {&first, 1});
-    return await(first);
+    if (Status status = co_await await_block(team, first, 0, found); !status.ok()) co_return status;
+    release(team, first, *found, 0);
+    co_return Status();
   }
   for (const int32_t other : team.others) {
-    if (Status status = await(other); !status.ok()) return status;
-  }
-  group.put(segment, team.stamp(0), team.others);
-  return {};
-}
-
-Status host_barrier(Team& team) {
-  if (team.size() > kMostAmongAll) return barrier_of_many(team);
-  HostGroup& group = team.group;
-  const size_t segment = team.segment(0);
-  if (Status status = group.wait([&] { return group.released(segment); }); !status.ok()) return status;
-  group.put(segment, team.stamp(0), team.others);
-  for (int32_t other : team.others) {
-    std::optional<Found> found;
-    Status status = group.wait(
-        [&] {
-          found = find(team, other, 0);
-          return found.has_value();
-        },
-        other);
-    if (!status.ok()) return status;
+    if (Status status = co_await await_block(team, other, 0, found); !status.ok()) co_return status;
     release(team, other, *found, 0);
   }
-  return {};
+  group.put(segment, team.stamp(0), team.others);
+  co_return Status();
+}
+
+Task host_barrier(Team& team) {
+  if (team.size() > kMostAmongAll) co_return co_await barrier_of_many(team);
+  HostGroup& group = team.group;
+  const size_t segment = team.segment(0);
+  if (Status status = co_await await_release(group, segment); !status.ok()) co_return status;
+  group.put(segment, team.stamp(0), team.others);
+  for (const int32_t other : team.others) {
+    std::optional<Found> found;
+    if (Status status = co_await await_block(team, other, 0, found); !status.ok()) co_return status;
+    release(team, other, *found, 0);
+  }
+  co_return Status();
 }
 
 }  // namespace hvd::local

@@ -26,9 +26,9 @@ const Box& HostGroup::nowhere() {
   return *kNothing;
 }
 
-Status HostGroup::settle() {
-  if (size() <= kMostAmongAll) return {};
-  return wait([this] {
+Task HostGroup::settle() {
+  if (size() <= kMostAmongAll) co_return Status();
+  co_return co_await wait([this] {
     for (size_t segment = 0; segment < kSegments; ++segment) {
       if (!released(segment)) return false;
     }
@@ -41,19 +41,30 @@ void HostGroup::abort() {
   sleeper_.rouse(own_->bells.exec, kAwake);
 }
 
-Status HostGroup::wait_slowly(bool (*ready)(void*), void* context, int32_t whose) {
+bool HostGroup::carry_on(Task& task, Time deadline) {
+  deadline_ = deadline;
+  if (waiting_.task == nullptr) task.begin();
+  while (!task.done()) {
+    if (!await(deadline)) return false;
+    std::exchange(waiting_, {}).task.resume();
+  }
+  return true;
+}
+
+/// Whether what the task waits for was over before the deadline.
+bool HostGroup::await(Time deadline) {
   for (;;) {
-    for (Spin looks = spin(); looks.again();) {
-      if (aborted()) return lost(whose);
-      if (ready(context)) return {};
+    const Duration left = deadline == Time::max() ? kLongestSleep : deadline - now();
+    if (left <= Duration::zero()) return false;
+    for (Spin looks = spin(deadline); looks.again();) {
+      if (waiting_.look(waiting_.wait)) return true;
     }
     own_->bells.exec.store(kAsleep, std::memory_order_seq_cst);
-    const bool over = aborted();
-    if (over || ready(context)) {
+    if (waiting_.look(waiting_.wait)) {
       own_->bells.exec.store(kAwake, std::memory_order_seq_cst);
-      return over ? lost(whose) : Status();
+      return true;
     }
-    sleeper_.sleep(own_->bells.exec, kAsleep, [this] { return aborted(); });
+    sleeper_.sleep(own_->bells.exec, kAsleep, [this] { return aborted(); }, std::min(left, kLongestSleep));
     own_->bells.exec.store(kAwake, std::memory_order_seq_cst);  // also after a wake-up without a reason
   }
 }

@@ -4,19 +4,22 @@
 
 #include <array>
 #include <atomic>
+#include <coroutine>
+#include <exception>
 #include <memory>
 #include <span>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "local/bell.h"
 #include "local/boxes.h"
 #include "local/layout.h"
+#include "local/task.h"
 
 namespace hvd::local {
 
-/// Everything is for the one thread that executes operations, but for abort, aborted and wake.
+/// Everything is for the one thread at a time that executes operations, but for abort, aborted and wake.
 ///
 /// Rules for what is built on it:
 ///  - A segment has one writer, its owner. The stamp of what it holds bears the operation's sequence, so that
@@ -75,19 +78,19 @@ class HostGroup {
   }
   /// Among many ranks, after each operation: waits until all who read this rank's segments are through, since
   /// some of them may not have mapped its box before, and it may be gone after the operation.
-  Status settle();
+  Task settle();
 
-  /// Returns when ready() is true: evaluated again after every put or take of a peer and every wake. Spins
-  /// for a moment, then sleeps. HVD_PEER_LOST after abort. whose: index of the peer that is awaited, for the
-  /// error; -1: several.
+  /// For a task to await: until ready() is true, which is evaluated again after every put or take of a peer
+  /// and every wake, maybe by another thread. HVD_PEER_LOST after abort. whose: index of the peer that is
+  /// awaited, for the error; -1: several.
   template <class Ready>
-  Status wait(Ready&& ready, int32_t whose = -1) {
-    if (aborted()) return lost(whose);
-    if (ready()) return {};
-    using Function = std::remove_reference_t<Ready>;
-    return wait_slowly([](void* function) -> bool { return (*static_cast<Function*>(function))(); },
-                       const_cast<void*>(static_cast<const void*>(&ready)), whose);
+  auto wait(Ready ready, int32_t whose = -1) {
+    return Wait<Ready>(*this, std::move(ready), whose);
   }
+
+  /// Goes on with a task until it is done, or to where it waits for its peers at the deadline: then false, and
+  /// it is to be carried on again before any other. While it waits this thread spins for a moment, then sleeps.
+  bool carry_on(Task& task, Time deadline = Time::max());
 
   /// Any thread: the one that waits looks at its condition again.
   void wake() { ring(own_->bells.exec); }
@@ -116,8 +119,21 @@ class HostGroup {
   void wake(int32_t index) {
     if (Box* const there = boxes_->reach(index)) ring(there->bells.exec);
   }
-  Status wait_slowly(bool (*ready)(void*), void* context, int32_t whose);
+  /// What the task that is carried on waits for.
+  struct Waiting {
+    bool (*look)(void* wait) = nullptr;  // whether it is over
+    void* wait = nullptr;
+    std::coroutine_handle<> task;
+  };
+  template <class Ready>
+  class Wait;
+
+  bool await(Time deadline);
+  /// Asked before each step: few look at the clock.
+  bool late() { return deadline_ != Time::max() && ++steps_ % kSteps == 0 && now() >= deadline_; }
   Status lost(int32_t whose) const;
+
+  static constexpr uint32_t kSteps = 16;
 
   const std::shared_ptr<Boxes> boxes_;
   const std::vector<int32_t> ranks_;
@@ -127,7 +143,45 @@ class HostGroup {
   Patience patience_;
   Sleeper sleeper_;
   std::array<Held, kSegments> held_;
+  Waiting waiting_;
+  Time deadline_ = Time::max();
+  uint32_t steps_ = 0;
   std::atomic<bool> aborted_{false};
+};
+
+template <class Ready>
+class HostGroup::Wait {
+ public:
+  Wait(HostGroup& group, Ready ready, int32_t whose)
+      : group_(group), ready_(std::move(ready)), whose_(whose) {}
+
+  bool await_ready() { return !group_.late() && over(); }
+  void await_suspend(std::coroutine_handle<> task) {
+    group_.waiting_ = {[](void* wait) { return static_cast<Wait*>(wait)->look(); }, this, task};
+  }
+  Status await_resume() {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+    return std::move(status_);
+  }
+
+ private:
+  bool over() {
+    if (!group_.aborted()) return ready_();
+    status_ = group_.lost(whose_);
+    return true;
+  }
+  bool look() noexcept {
+    try {
+      return over();
+    } catch (...) { failure_ = std::current_exception(); }  // the task's
+    return true;
+  }
+
+  HostGroup& group_;
+  Ready ready_;
+  const int32_t whose_;
+  Status status_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace hvd::local

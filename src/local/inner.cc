@@ -40,9 +40,9 @@ void InnerOps::done(void* context, hvd_status code, const hvd_error* error) {
   ops.told_.notify_all();
 }
 
-Status InnerOps::wait(Ticket& ticket) {
-  Status status = group_.wait([&] { return ticket.finished(); });
-  return status.ok() ? ticket.status_ : status;
+Task InnerOps::wait(const Ticket& ticket) {
+  Status status = co_await group_.wait([&] { return ticket.finished(); });
+  co_return status.ok() ? ticket.outcome() : status;
 }
 
 void InnerOps::drain() {

@@ -26,6 +26,8 @@ class InnerOps {
   class Ticket {
    public:
     bool finished() const { return finished_.load(std::memory_order_seq_cst); }
+    /// Of one that is finished.
+    const Status& outcome() const { return status_; }
 
    private:
     friend class InnerOps;
@@ -42,7 +44,7 @@ class InnerOps {
 
   /// Until it is finished: its outcome, or HVD_PEER_LOST after abort (its buffers are still borrowed then:
   /// drain before they go).
-  Status wait(Ticket& ticket);
+  Task wait(const Ticket& ticket);
 
   /// Whether any operation was given to the inner backend, or refused by it.
   bool used() const { return used_; }

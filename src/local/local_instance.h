@@ -37,7 +37,7 @@ class LocalInstance final : public backend::Instance {
   Status submit(const hvd_backend_op& op, std::span<const backend::Part> parts) override;
   Status send_message(int32_t destination, std::span<const uint8_t> data) override;
   void progress(const std::atomic<bool>& done, Time deadline) override;
-  void lends(Duration wait) override;
+  void lends(bool will) override;
   std::shared_ptr<backend::Board> board() override;
   bool takes_parts() const override;
   void abort(uint64_t generation) override;
@@ -85,8 +85,8 @@ class LocalInstance final : public backend::Instance {
   void end(GenerationPtr generation, BoxState last);
   void carry_messages();
   Status check(const Generation& generation, const hvd_backend_op& op) const;
-  void execute(Job& job) noexcept;
-  Status perform(Job& job, bool* ret_passed_on);
+  bool execute(Job& job, Time deadline) noexcept;
+  Task perform(Job& job);
   void abandon(uint64_t number) noexcept;
 
   const std::unique_ptr<backend::Instance> inner_;

@@ -7,10 +7,6 @@
 namespace hvd::local {
 namespace {
 
-// A thread that waits executes operations itself only when it means to wait longer than a hung peer lives:
-// an operation under way has no deadline of its own, it ends by abort.
-constexpr Duration kLends = std::chrono::seconds(20);
-
 bool needs_counts(hvd_collective collective) {
   return collective == HVD_COLLECTIVE_ALLGATHER || collective == HVD_COLLECTIVE_REDUCESCATTER ||
          collective == HVD_COLLECTIVE_ALLTOALL;
@@ -90,37 +86,45 @@ Status LocalInstance::submit(const hvd_backend_op& op, std::span<const backend::
 }
 
 // The operation's end is told whatever fails.
-void LocalInstance::execute(Job& job) noexcept {
+bool LocalInstance::execute(Job& job, Time deadline) noexcept {
   const uint64_t number = job.generation->number;
   const hvd_backend_op& op = job.op;
   Status status;
-  bool passed_on = false;
   try {
-    status = perform(job, &passed_on);
+    if (!job.task) {
+      job.passed_on = false;
+      job.task = perform(job);
+    }
+    if (!job.generation->group.carry_on(job.task, deadline)) return false;
+    status = job.task.outcome();
   } catch (const Error& error) { status = error.status(); } catch (const std::exception& error) {
     status = internal_status(error);
     abandon(number);  // the others wait for this rank's part
   }
-  if (passed_on) return;
-  if (status.ok()) return op.done(op.done_context, HVD_OK, nullptr);
+  job.task = Task();
+  if (job.passed_on) return true;
+  if (status.ok()) {
+    op.done(op.done_context, HVD_OK, nullptr);
+    return true;
+  }
   status.in_generation(number);
   if (status.backend.empty()) status.backend = "local";
   hvd_error text = HVD_ERROR_INIT;
   status.write_to(&text);
   op.done(op.done_context, status.code, &text);
+  return true;
 }
 
-/// *ret_passed_on: the other backend tells its end.
-Status LocalInstance::perform(Job& job, bool* ret_passed_on) {
+Task LocalInstance::perform(Job& job) {
   Generation& generation = *job.generation;
   const hvd_backend_op& op = job.op;
-  if (generation.group.aborted()) return given_up(generation.number);
+  if (generation.group.aborted()) co_return given_up(generation.number);
   if (each_alone(generation, job.ranks)) {
     hvd_backend_op alone = op;
     alone.sequence <<= InnerOps::kNumberBits;
     Status status = inner_->submit(alone, job.parts);
-    *ret_passed_on = status.ok();
-    return status;
+    job.passed_on = status.ok();
+    co_return status;
   }
   if (job.parts.empty() &&
       (op.collective == HVD_COLLECTIVE_BROADCAST || op.collective == HVD_COLLECTIVE_ALLREDUCE)) {
@@ -130,10 +134,11 @@ Status LocalInstance::perform(Job& job, bool* ret_passed_on) {
   // The ranks of this host wait for what the backend between hosts did not bring, and the operations that it
   // still has for other hosts: all are given up, so that these end.
   try {
-    Status status = run_collective(generation.group, generation.hosts, op, job.parts, job.ranks, inner);
-    if (status.ok()) status = generation.group.settle();
+    Status status =
+        co_await run_collective(generation.group, generation.hosts, op, job.parts, job.ranks, inner);
+    if (status.ok()) status = co_await generation.group.settle();
     if (!status.ok() && inner.used()) abandon(generation.number);
-    return status;
+    co_return status;
   } catch (const Error&) {  // of an operation that none of them can execute
     if (inner.used()) abandon(generation.number);
     throw;
@@ -149,8 +154,8 @@ void LocalInstance::abandon(uint64_t number) noexcept {
   } catch (const std::exception&) {}  // all but its memory
 }
 
-void LocalInstance::lends(Duration wait) {
-  if (wait > kLends) {
+void LocalInstance::lends(bool will) {
+  if (will) {
     lender_ = std::this_thread::get_id();
   } else if (lender_.load() == std::this_thread::get_id()) {
     lender_ = std::thread::id();
@@ -164,7 +169,7 @@ void LocalInstance::progress(const std::atomic<bool>& done, Time deadline) {
   const GenerationPtr generation = current();
   if (generation == nullptr) return;
   Messages& messages = generation->messages;
-  const bool lends = executor_ != nullptr && deadline - now() > kLends;
+  const bool lends = executor_ != nullptr;
   bool entered = false;
   for (Spin spin = generation->group.spin(deadline); !done && !messages.stopped() && spin.again();) {
     bool any = false;
@@ -176,7 +181,7 @@ void LocalInstance::progress(const std::atomic<bool>& done, Time deadline) {
     if (lends && !done && executor_->waiting()) {
       // The message thread's turn meanwhile: an operation may take long.
       if (std::exchange(entered, false)) messages.leave();
-      any |= executor_->lend();
+      any |= executor_->lend(deadline);
     }
     if (!any) continue;
     if (now() >= deadline) break;

@@ -64,18 +64,32 @@ inline void release(const Team& team, int32_t member, const Found& found, uint64
 
 enum class Step { kStuck, kWorked, kDone };
 
-/// Calls step() until it is done; sleeps while it is stuck, which ends when a peer has done something.
+/// Calls step() until it is done; waits while it is stuck, which ends when a peer has done something.
 /// HVD_PEER_LOST after abort, which is looked for before every step.
 template <class Function>
-Status work(HostGroup& group, Function&& step) {
+Task work(HostGroup& group, Function step) {
   for (;;) {
     Step last = Step::kStuck;
-    Status status = group.wait([&] {
+    Status status = co_await group.wait([&] {
       last = step();
       return last != Step::kStuck;
     });
-    if (!status.ok() || last == Step::kDone) return status;
+    if (!status.ok() || last == Step::kDone) co_return status;
   }
+}
+
+/// A member's block; it is to be released. HVD_PEER_LOST after abort.
+inline auto await_block(Team& team, int32_t member, uint64_t number, std::optional<Found>& found) {
+  return team.group.wait(
+      [&team, member, number, &found] {
+        found = find(team, member, number);
+        return found.has_value();
+      },
+      member);
+}
+/// A segment of this rank's ring that it may write to.
+inline auto await_release(HostGroup& group, size_t segment) {
+  return group.wait([&group, segment] { return group.released(segment); });
 }
 
 /// Whether results of so many bytes a rank are written past the caches: those of all ranks of the team

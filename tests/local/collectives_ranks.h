@@ -256,7 +256,12 @@ class Ranks {
         call.parts.empty() ? std::span(&own, 1) : std::span<const backend::Part>(call.parts);
     InnerOps inner(hosts_.groups.size() > 1 ? inner_[static_cast<size_t>(rank)].get() : nullptr, group(rank),
                    call.op.sequence);
-    Status status = run_collective(group(rank), hosts_, call.op, parts, ranks, inner);
+    Task task = run_collective(group(rank), hosts_, call.op, parts, ranks, inner);
+    for (bool done = false; !done;) {
+      done = group(rank).carry_on(task, leave == Duration::max() ? Time::max() : now() + leave);
+      if (!done) std::thread([&] { done = group(rank).carry_on(task, now() + leave); }).join();
+    }
+    Status status = task.outcome();
     if (!status.ok()) give_up();  // as the engine does when an operation fails
     return status;
   }
@@ -274,6 +279,7 @@ class Ranks {
   }
 
   Meeting meeting;
+  Duration leave = Duration::max();  // after so long another thread goes on
 
  private:
   const std::vector<int32_t> host_of_;

@@ -8,10 +8,14 @@
 #include <thread>
 
 #include "local/box.h"
+#include "local/carried.h"
 #include "local/inner.h"
 
 namespace hvd::local {
 namespace {
+
+using test::carried;
+using test::waiting;
 
 struct Groups {
   explicit Groups(int32_t size) {
@@ -55,11 +59,11 @@ TEST(LocalGroup, WhoSleepsIsWoken) {
       for (uint64_t round = 1; round <= kRounds; ++round) {
         const size_t segment = round % kSegments;
         if (random() % 8 == 0) busy(std::chrono::microseconds(90 + random() % 40));
-        ASSERT_TRUE(group.wait([&] { return group.released(segment); }).ok());
+        ASSERT_TRUE(carried(group, waiting(group, [&] { return group.released(segment); })).ok());
         group.segment(segment)[5] = static_cast<uint8_t>(round);
         group.put(segment, HostGroup::stamp(round, 0), {&peer, 1});
-        ASSERT_TRUE(
-            group.wait([&] { return group.holds(peer, segment) == HostGroup::stamp(round, 0); }, peer).ok());
+        const auto written = [&] { return group.holds(peer, segment) == HostGroup::stamp(round, 0); };
+        ASSERT_TRUE(carried(group, waiting(group, written, peer)).ok());
         EXPECT_EQ(group.segment(peer, segment)[5], static_cast<uint8_t>(round));
         if (random() % 8 == 0) busy(std::chrono::microseconds(90 + random() % 40));
         group.take(peer, segment, HostGroup::stamp(round, 0));
@@ -93,16 +97,87 @@ TEST(LocalGroup, AbortEndsEveryWait) {
     std::promise<void> begun;
     std::thread waiter([&] {
       begun.set_value();
-      const Status status = group.wait([] { return false; }, 1);
+      const Status status = carried(group, waiting(group, [] { return false; }, 1));
       EXPECT_EQ(status.code, HVD_PEER_LOST);
       EXPECT_EQ(status.rank, 10);
       EXPECT_NE(status.message.find("rank 10"), std::string::npos) << status.message;
-      EXPECT_EQ(group.wait([] { return true; }).code, HVD_PEER_LOST) << "later ones as well";
+      EXPECT_EQ(carried(group, waiting(group, [] { return true; })).code, HVD_PEER_LOST) << "later ones as well";
     });
     begun.get_future().wait();
     busy(std::chrono::microseconds(random() % 250));
     group.abort();
     waiter.join();
+  }
+}
+
+Task counted(HostGroup& group, std::atomic<int>& ready, int& done) {
+  for (int next = 1; next <= 3; ++next) {
+    Status status = co_await group.wait([&] { return ready >= next; }, 1);
+    if (!status.ok()) co_return status;
+    done = next;
+  }
+  co_return Status(HVD_INVALID, "three");
+}
+
+Task awaits(HostGroup& group, std::atomic<int>& ready, int& done) {
+  Status status = co_await counted(group, ready, done);
+  status.message += " counted";
+  co_return status;
+}
+
+// contract 12: who lends itself leaves at its deadline, whatever the peers do.
+TEST(LocalGroup, ATaskIsLeftAtTheDeadlineAndAnotherThreadGoesOn) {
+  Groups groups(2);
+  HostGroup& group = *groups.group[0];
+  std::atomic<int> ready{1};
+  int done = 0;
+  Task task = awaits(group, ready, done);
+  for (int next = 2; next <= 3; ++next) {
+    EXPECT_FALSE(group.carry_on(task, now() + std::chrono::milliseconds(3)));
+    EXPECT_FALSE(group.carry_on(task, now())) << "a deadline that has passed";
+    EXPECT_EQ(done, next - 1);
+    ready = next;
+    if (next == 2) std::thread([&] { EXPECT_FALSE(group.carry_on(task, now() + std::chrono::milliseconds(3))); }).join();
+  }
+  std::thread([&] { EXPECT_TRUE(group.carry_on(task)); }).join();
+  EXPECT_EQ(done, 3);
+  EXPECT_EQ(task.outcome().message, "three counted");
+}
+
+// Peers that are never late keep nobody beyond the deadline either.
+TEST(LocalGroup, ATaskThatNeverWaitsIsLeftAtTheDeadline) {
+  Groups groups(1);
+  HostGroup& group = *groups.group[0];
+  uint64_t steps = 0;
+  std::atomic<bool> last{false};
+  const auto task_of = [](HostGroup& group, uint64_t& steps, std::atomic<bool>& last) -> Task {
+    while (!last) {
+      Status status = co_await group.wait([&] { return ++steps > 0; });
+      if (!status.ok()) co_return status;
+    }
+    co_return Status();
+  };
+  Task task = task_of(group, steps, last);
+  EXPECT_FALSE(group.carry_on(task, now() + std::chrono::milliseconds(1)));
+  EXPECT_GT(steps, 0u);
+  last = true;
+  EXPECT_TRUE(group.carry_on(task));
+  EXPECT_TRUE(task.outcome().ok());
+}
+
+// What looking throws ends the task, wherever it is looked.
+TEST(LocalGroup, ATaskFailsByWhatIsThrownWhileItWaits) {
+  Groups groups(2);
+  HostGroup& group = *groups.group[0];
+  for (const int turn : {1, 2, 80}) {
+    int looks = 0;
+    Task task = waiting(group, [&] {
+      if (++looks == turn) throw std::bad_alloc();
+      return false;
+    });
+    EXPECT_TRUE(group.carry_on(task));
+    EXPECT_THROW(static_cast<void>(task.outcome()), std::bad_alloc);
+    EXPECT_EQ(looks, turn);
   }
 }
 
@@ -149,7 +224,7 @@ TEST(LocalInner, AWaiterLearnsTheOutcome) {
       busy(std::chrono::microseconds(time));
       slow.finish(code);
     });
-    const Status status = ops.wait(*ticket);
+    const Status status = carried(*groups.group[0], ops.wait(*ticket));
     EXPECT_EQ(status.code, code);
     EXPECT_EQ(status.message, code == HVD_OK ? "" : "as told");
     backend.join();
@@ -168,7 +243,7 @@ TEST(LocalInner, ItDoesNotGoBeforeItsOperations) {
       InnerOps::Ticket* ticket = nullptr;
       ASSERT_TRUE(ops.submit({}, {}, 1, &ticket).ok());
       groups.group[0]->abort();
-      EXPECT_EQ(ops.wait(*ticket).code, HVD_PEER_LOST);
+      EXPECT_EQ(carried(*groups.group[0], ops.wait(*ticket)).code, HVD_PEER_LOST);
       backend = std::thread([&] {
         busy(std::chrono::microseconds(200));
         finished = true;
