@@ -65,11 +65,8 @@ Status State::Impl::end() {
 
 Status State::Impl::check_promise() {
   for (auto& [key, variable] : variables) {
-    const bool is_tensor = variable.spec.kind == VariableKind::kTensor && !variable.on_device();
-    const bool is_lent = variable.is_object() && variable.is_lent_until_end();
-    if ((!is_tensor && !is_lent) || !variable.committed) continue;
-    const Digest live = is_tensor ? content_digest(variable.live, variable.bytes) : variable.saved.content();
-    if (live == variable.digest) continue;
+    const std::optional<Digest> promised = std::exchange(variable.promised, {});
+    if (!promised || variable.held_still() == promised) continue;
     return {
         HVD_INVALID,
         fmt::format("state key '{}': {} was written between the begin of commit {} and its end: expected no "
@@ -280,6 +277,9 @@ Status State::Impl::begin_copies(const Commit& commit, bool hidden) {
       if (variable.is_object()) variable.take_saved(&variable.next);
     }
     written = copy_pieces(at_once, true);
+    if (hidden && check_live) {
+      for (auto& [key, variable] : variables) variable.promised = variable.held_still();
+    }
     if (!hidden) host_part_copied(copy_pieces(pieces, true));  // while devices are at theirs
   } catch (...) {
     give_up();

@@ -236,6 +236,12 @@ Digest Saved::content() const {
   return content_digest(whole.data(), whole.size());
 }
 
+std::optional<Digest> Variable::held_still() const {
+  if (is_object()) return is_lent_until_end() ? std::optional(saved.content()) : std::nullopt;
+  if (on_device() || spec.kind != VariableKind::kTensor) return {};
+  return content_digest(live, bytes);
+}
+
 Status Variable::run_save() {
   saved.written.clear();
   saved.parts.clear();

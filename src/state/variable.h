@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -90,11 +91,15 @@ struct Variable {
   bool copying = false;  // it has a part in that
   Copy next;
   Digest next_digest;
+  std::optional<Digest> promised;  // of what the program must not write before the end: option check_commits
 
   bool on_device() const { return memory != HVD_MEMORY_HOST; }
   bool is_object() const { return spec.kind == VariableKind::kObject; }
   /// The save callback has lent memory, and all of it until the end of a hidden commit.
   bool is_lent_until_end() const { return saved.lent && !saved.for_call; }
+  /// Digest of what the program must not write during a hidden commit, as it is now: a tensor in host memory,
+  /// or what an object has lent until the end.
+  std::optional<Digest> held_still() const;
   std::span<uint8_t> data(Copy& of) const {
     if (is_object()) return {of.object.data(), of.object.size()};
     return {of.memory.data(), bytes};

@@ -71,6 +71,30 @@ TEST(Lent, UntilTheEndIsCheckedAtTheEnd) {
   }
 }
 
+// Most of it is not copied yet when it is written.
+TEST(Lent, WhatIsWrittenBeforeItIsCopiedIsFoundToo) {
+  Settings settings;
+  settings.check_commits = true;
+  constexpr size_t kSize = 64 << 20;
+  std::vector<uint8_t> tensor(kSize, 1);
+  State state(nullptr, nullptr, nullptr, settings);
+  TestObject object;
+  object.lends = kSize;
+  object.how = kUntilEnd;
+  object.bytes.assign(kSize, 1);
+  object.add_to(state, "o");
+  state.add_tensor("t", {tensor.data(), HVD_DTYPE_UINT8, {int64_t{kSize}}});
+  for (int commit = 0; commit < 3; ++commit) {
+    ASSERT_TRUE(state.begin().ok());
+    if (commit == 1) object.lent[0][kSize - 100] ^= 1;
+    if (commit == 2) tensor[kSize - 1] ^= 1;
+    const Status status = state.end();
+    ASSERT_EQ(status.code, commit == 0 ? HVD_OK : HVD_INVALID) << status.message;
+    if (commit == 0) continue;
+    EXPECT_TRUE(says(status.message, {commit == 1 ? "'o'" : "'t'"})) << status.message;
+  }
+}
+
 TEST(Lent, BothWaysInOneObjectAreCopiedAtOnce) {
   static std::vector<uint8_t> first, second;
   const auto save = [](void*, hvd_write_fn, void* sink) {
