@@ -29,7 +29,8 @@ except ImportError:
 
 WEIGHTS = (1, 256, 4, 1024, 16, 64, 1, 512, 2, 128)  # of tensors as uneven as a network's
 # What, bytes, calls in a round.
-REDUCTIONS = {"8 B": (8, 400), "200 tensors, 1 MiB": (1 << 20, 20), "200 tensors, 8 MiB": (1 << 23, 8),
+REDUCTIONS = {"8 B": (8, 400), "16 KiB": (1 << 14, 200), "64 KiB": (1 << 16, 100), "1 MiB": (1 << 20, 30),
+              "200 tensors, 1 MiB": (1 << 20, 20), "200 tensors, 8 MiB": (1 << 23, 8),
               "200 tensors, 64 MiB": (1 << 26, 2)}
 CHECKS = 400
 

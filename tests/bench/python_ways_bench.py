@@ -182,11 +182,11 @@ def by_cffi(directory):
 
 
 def by_ours(path, nothing):
-    from hvd import _abi, _submit, tensors
+    from hvd import _abi, _submit, borrowing, tensors
 
     calls = load(path, "hvd._calls")
     address = ctypes.cast(nothing.nothing_submit_and_wait, ctypes.c_void_p).value
-    calls.bind((address,) * 5, tensors.borrow, _abi.failure_of, _abi.text, _abi.integer, _submit._factor,
+    calls.bind((address,) * 5, borrowing.borrow, _abi.failure_of, _abi.text, _abi.integer, _submit._factor,
                _abi.nanoseconds, tensors.Borrowed)
     calls.register_type(np.zeros(1), "numpy")
     return calls.submit, path

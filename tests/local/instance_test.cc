@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <fstream>
+#include <random>
 
 #include "local/bell.h"
 #include "local/cluster.h"
@@ -249,6 +250,26 @@ TEST(LocalEnd, OperationsThatTheOtherBackendHasEndWithTheGeneration) {
   EXPECT_EQ(first.wait().code, HVD_PEER_LOST);
   EXPECT_EQ(second.wait().code, HVD_PEER_LOST);
   EXPECT_EQ(ranks[0]->notes->aborted, std::vector<uint64_t>{1});
+}
+
+// contract 12: a peer that does not go on with an operation keeps nobody who lends itself beyond its deadline.
+TEST(LocalLending, WhoLendsItselfLeavesAtItsDeadlineAndTheOperationGoesOn) {
+  Ranks ranks = make_ranks(2);
+  connect_all(ranks, 1);
+  const std::atomic<bool> never{false};
+  std::mt19937 random(3);
+  for (uint64_t sequence = 1; sequence <= 30; ++sequence) {
+    Pending first, second;
+    ranks[0]->instance->lends(true);
+    ASSERT_TRUE(ranks[0]->instance->submit(barrier(first, sequence)).ok());
+    ranks[0]->instance->lends(false);
+    for (int i = 0; i < 3; ++i)
+      ranks[0]->instance->progress(never, now() + std::chrono::microseconds(random() % 4000));
+    ASSERT_EQ(first.wait(Duration::zero()).code, HVD_TIMEOUT);
+    ASSERT_TRUE(ranks[1]->instance->submit(barrier(second, sequence)).ok());
+    ASSERT_TRUE(first.wait().ok());
+    ASSERT_TRUE(second.wait().ok());
+  }
 }
 
 TEST(LocalEnd, ClosingEndsEverything) {

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Sequence
 
-from . import _abi, tensors
+from . import _abi, borrowing
 from ._handles import Registry, count_calls
 from .errors import TIMEOUT, InvalidError
 from .tensors import Borrowed
@@ -126,7 +126,7 @@ def _table(loans: Sequence[Borrowed]) -> Any:
 
 
 def _lend(things: Sequence[Any] | None, writable: bool) -> list[Borrowed]:
-    return [thing if type(thing) is Borrowed else tensors.borrow(thing, writable) for thing in things or ()]
+    return [thing if type(thing) is Borrowed else borrowing.borrow(thing, writable) for thing in things or ()]
 
 
 def _submit(context: int, collective: int, name: str | None, inputs: Sequence[Any] | None,
@@ -202,8 +202,8 @@ calls = _compiled()
 if calls is not None:
     calls.bind(tuple(ctypes.cast(function, c_void_p).value for function in (
         _lib.hvd_submit, _lib.hvd_submit_and_wait, _lib.hvd_op_wait, _lib.hvd_op_test, _lib.hvd_op_abandon)),
-        tensors.borrow, _abi.failure_of, _abi.text, _abi.integer, _factor, _abi.nanoseconds, Borrowed)
-    tensors.register_type = calls.register_type
+        borrowing.borrow, _abi.failure_of, _abi.text, _abi.integer, _factor, _abi.nanoseconds, Borrowed)
+    borrowing.register_type = calls.register_type
     count_calls(calls.inside)
     os.register_at_fork(after_in_child=calls.forget_inside)
     submit = calls.submit

@@ -14,8 +14,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
 
 from . import _abi
+from .borrowing import borrow, empty_like
 from .errors import InvalidError, MismatchError
-from .tensors import NAMES, Borrowed, borrow, empty_like
+from .tensors import NAMES, Borrowed
 
 if TYPE_CHECKING:
     import numpy

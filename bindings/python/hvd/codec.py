@@ -21,8 +21,8 @@ import sys
 import types
 from typing import Any, Callable, Protocol, Union
 
+from .borrowing import torch_storage
 from .errors import InvalidError
-from .tensors import torch_storage
 
 
 class Codec(Protocol):

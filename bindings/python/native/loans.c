@@ -1,7 +1,7 @@
 /* What keeps arrays' memory while an operation uses it.
  *
  * Arrays of exactly the types that register_type has been told are read natively (numpy.c, torch.c). All
- * others, and every array that something is wrong with, go to the Python code (hvd/tensors.py), which knows
+ * others, and every array that something is wrong with, go to the Python code (hvd/borrowing.py), which knows
  * why. */
 #include <string.h>
 

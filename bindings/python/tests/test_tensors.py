@@ -12,7 +12,8 @@ import pytest
 import hvd
 from hvd import _submit
 from hvd.collectives import operation
-from hvd.tensors import CODES, borrow
+from hvd.borrowing import borrow
+from hvd.tensors import CODES
 
 torch = None
 try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from .. import _device
+from ..borrowing import copy_of
 from ..handle import Finished, Handle
-from ..tensors import copy_of
 from .objects import Objects
 from .operation import (BARRIER, BROADCAST, JOIN, RECEIVE, SEND, Adasum, Average, Max, Min, Product,
                         Reduction, Sum)

@@ -8,10 +8,10 @@ from typing import Any, Callable, Sequence
 from .. import _constants as c
 from .._handles import Native
 from .._submit import submit
+from ..borrowing import borrow, new_like
 from ..errors import InvalidError
 from ..handle import Handle
 from ..process_set import ProcessSet, global_process_set
-from ..tensors import borrow, new_like
 
 BROADCAST, ALLREDUCE, ALLGATHER = c.COLLECTIVE_BROADCAST, c.COLLECTIVE_ALLREDUCE, c.COLLECTIVE_ALLGATHER
 BARRIER, REDUCESCATTER, ALLTOALL = c.COLLECTIVE_BARRIER, c.COLLECTIVE_REDUCESCATTER, c.COLLECTIVE_ALLTOALL

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from .. import _device, adasum
+from ..borrowing import borrow, new_like
 from ..errors import InvalidError
 from ..handle import Finished, Handle
-from ..tensors import borrow, new_like
 from .operation import ALLREDUCE, REDUCE, REDUCESCATTER, Adasum, Average, Operations, Reduction, ends
 
 

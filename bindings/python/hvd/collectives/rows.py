@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from .. import _device
+from ..borrowing import borrow, rows_like
 from ..errors import InvalidError
 from ..handle import Handle
-from ..tensors import borrow, rows_like
 from .operation import ALLGATHER, ALLTOALL, GATHER, SCATTER, Operations, gathered
 
 

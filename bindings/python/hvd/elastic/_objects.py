@@ -8,8 +8,9 @@ from typing import Any, Callable, Iterable
 
 from .. import _abi
 from .._handles import Registry
+from ..borrowing import borrow
 from ..codec import Loan, loan_of
-from ..tensors import SIZES, borrow
+from ..tensors import SIZES
 
 _lib = _abi.lib
 _objects = Registry()

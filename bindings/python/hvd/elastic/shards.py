@@ -8,8 +8,8 @@ from typing import Any, Callable
 
 from .. import _abi
 from .._handles import Registry
+from ..borrowing import borrow
 from ..errors import InvalidError
-from ..tensors import borrow
 
 _lib = _abi.lib
 _shards = Registry()

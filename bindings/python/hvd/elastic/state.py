@@ -17,11 +17,12 @@ from .._default import context as default_context
 from .._default import is_default
 from .._horovod import export_place
 from .._handles import Native, Registry, close_at_exit
+from ..borrowing import borrow
 from ..codec import CodecLike, JsonCodec, codec_of
 from ..context import Context
 from ..errors import CALLBACK_FAILED, HvdError, InvalidError
 from ..facts import Event, EventKind, plain_of
-from ..tensors import Borrowed, borrow
+from ..tensors import Borrowed
 from ._objects import _forget_object, _load, _Memory, _Object, _objects, _Problem, _save
 from .sampler import ElasticSampler
 from .shards import NO_COPIES, Shard, _forget_loss, _forget_shard, _losses, _lost, _reshard, _shards
