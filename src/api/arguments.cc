@@ -64,7 +64,7 @@ Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t 
   read_place(value, array, index, &result);
   result.data = value.data;
   result.dtype = value.dtype;
-  result.shape.assign(value.shape, value.shape + value.ndim);
+  result.shape = collective::Shape(std::span(value.shape, static_cast<size_t>(value.ndim)));
   for (size_t i = 0; i < result.shape.size(); ++i) {
     if (result.shape[i] < 0) {
       throw Error(HVD_INVALID, fmt::format("{}.shape[{}] is {}: expected 0 or more", entry_name(array, index),
@@ -74,11 +74,11 @@ Tensor checked_tensor(const hvd_tensor& value, const TensorArray& array, size_t 
   return result;
 }
 
-std::vector<hvd_tensor> read_tensors(const TensorArray& array) {
-  if (array.count == 0) return {};
+/// Calls take(tensor, index) for each, read no further than its struct_size.
+template <class Take>
+static void read_each(const TensorArray& array, Take take) {
+  if (array.count == 0) return;
   const size_t stride = required(array.first, array.name).struct_size;
-  std::vector<hvd_tensor> tensors;
-  tensors.reserve(array.count);
   for (size_t i = 0; i < array.count; ++i) {
     const auto* tensor =
         reinterpret_cast<const hvd_tensor*>(reinterpret_cast<const char*>(array.first) + i * stride);
@@ -86,10 +86,18 @@ std::vector<hvd_tensor> read_tensors(const TensorArray& array) {
       throw Error(HVD_INVALID, fmt::format("{}[{}].struct_size is {}: expected {} as in {}[0]", array.name, i,
                                            tensor->struct_size, stride, array.name));
     }
-    // Only the first one's size can be wrong in itself.
-    tensors.push_back(i > 0 || array.single ? copy_in(tensor, array.name)
-                                            : copy_in(tensor, entry_name(array, i).c_str()));
+    if (stride >= sizeof(hvd_tensor)) {
+      take(*tensor, i);
+    } else {  // of an older program; only the first one's size can be wrong in itself
+      take(copy_in(tensor, i > 0 ? array.name : entry_name(array, 0).c_str()), i);
+    }
   }
+}
+
+std::vector<hvd_tensor> read_tensors(const TensorArray& array) {
+  std::vector<hvd_tensor> tensors;
+  tensors.reserve(array.count);
+  read_each(array, [&](const hvd_tensor& tensor, size_t) { tensors.push_back(tensor); });
   return tensors;
 }
 
@@ -101,7 +109,10 @@ std::vector<Tensor> checked_tensors(const std::vector<hvd_tensor>& given, const 
 }
 
 std::vector<Tensor> checked_tensors(const TensorArray& array) {
-  return checked_tensors(read_tensors(array), array);
+  std::vector<Tensor> tensors;
+  tensors.reserve(array.count);
+  read_each(array, [&](const hvd_tensor& t, size_t i) { tensors.push_back(checked_tensor(t, array, i)); });
+  return tensors;
 }
 
 void read_outputs(const TensorArray& array, std::vector<hvd_tensor>* ret_given,

@@ -36,12 +36,15 @@ void take_object(const TensorArray& inputs, Call* call) {
   set_object(&call->submission, bytes.data, bytes.bytes());
 }
 
-void take_outputs(const Asked& asked, const TensorArray& outputs, Call* call) {
+void take_outputs(const Asked& asked, const TensorArray& inputs, const TensorArray& outputs, Call* call) {
   // A rank without an input tells by its output what comes.
   if (asked.row.makes_output() && asked.form.inputs != Given::kAtRoot)
     return read_outputs(outputs, &call->outputs, &call->submission.outputs);
   call->outputs = read_tensors(outputs);
-  call->submission.outputs = checked_tensors(call->outputs, outputs);
+  const std::vector<Tensor>& checked = call->submission.inputs;
+  const bool in_place =
+      checked.size() == outputs.count && inputs.first == outputs.first && inputs.count == outputs.count;
+  call->submission.outputs = in_place ? checked : checked_tensors(call->outputs, outputs);
 }
 
 }  // namespace
@@ -62,7 +65,7 @@ Call make_call(const Asked& asked, const Arguments& given, int32_t rank) {
     }
   }
   if (gives(form.outputs, given.root, rank)) {
-    take_outputs(asked, given.outputs, &call);
+    take_outputs(asked, given.inputs, given.outputs, &call);
   } else if (row.makes_output() && call.outputs.empty()) {
     call.outputs.resize(1, hvd_tensor HVD_TENSOR_INIT);
   }

@@ -67,7 +67,8 @@ Struct copy_in(const Struct* source, const char* name) {
     throw Error(HVD_INVALID, std::string(name) + "->struct_size is " + std::to_string(size) +
                                  ": expected sizeof(" + name + ")");
   }
-  std::memcpy(static_cast<void*>(&value), source, size < sizeof(Struct) ? size : sizeof(Struct));
+  if (size >= sizeof(Struct)) return *source;
+  std::memcpy(static_cast<void*>(&value), source, size);
   return value;
 }
 

@@ -11,11 +11,11 @@
 
 namespace hvd::collective {
 
-std::vector<int64_t> with_rows(const Tensor& input, std::span<const int64_t> rows) {
-  std::vector<int64_t> shape = input.shape;
+Shape with_rows(const Tensor& input, std::span<const int64_t> rows) {
+  Shape shape = input.shape;
   shape[0] = 0;
   for (const int64_t n : rows) {
-    if (__builtin_add_overflow(shape[0], n, &shape[0])) return {-1};
+    if (__builtin_add_overflow(shape[0], n, &shape[0])) return Shape{-1};
   }
   return shape;
 }
@@ -79,14 +79,14 @@ void begin_results(Answer& answer) {
   answer.op.buffers.resize(answer.submission().inputs.size());
 }
 
-Status place_result(Answer& answer, size_t index, std::vector<int64_t> shape, bool discard) {
+Status place_result(Answer& answer, size_t index, const Shape& shape, bool discard) {
   Operation& op = answer.op;
   const Submission& s = op.submission;
   const char* const name = answer.row().name;
   const Tensor& output = s.outputs[index];
   Tensor& result = op.results[index];
   const Tensor& input = s.inputs[index];
-  result = {output.data, input.dtype, std::move(shape), input.memory, input.device, input.stream};
+  result = {output.data, input.dtype, shape, input.memory, input.device, input.stream};
   const size_t bytes = result.bytes();
   const bool device = result.memory != HVD_MEMORY_HOST;
   const bool given = output.data != nullptr || device;

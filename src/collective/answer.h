@@ -42,11 +42,11 @@ struct Answer {
 };
 
 /// The shape of a result: the input's with another first dimension; {-1} if that is more than memory can be.
-std::vector<int64_t> with_rows(const Tensor& input, std::span<const int64_t> rows);
+Shape with_rows(const Tensor& input, std::span<const int64_t> rows);
 /// Makes room for one result for each input.
 void begin_results(Answer& answer);
 /// Where the index-th result goes: the caller's room, or the library's memory. Without room for it the
 /// operation's verdict says so, and with `discard` the result is thrown away.
-Status place_result(Answer& answer, size_t index, std::vector<int64_t> shape, bool discard);
+Status place_result(Answer& answer, size_t index, const Shape& shape, bool discard);
 
 }  // namespace hvd::collective

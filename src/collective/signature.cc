@@ -123,7 +123,7 @@ bool Signature::describes(const Submission& s, uint32_t where) const {
   const auto& tensors = tensors_of(s);
   return specs.size() == tensors.size() &&
          std::equal(specs.begin(), specs.end(), tensors.begin(), [](const Spec& spec, const Tensor& t) {
-           return spec.dtype == t.dtype && spec.shape == t.shape;
+           return spec.dtype == t.dtype && t.shape == spec.shape;
          });
 }
 
@@ -143,7 +143,7 @@ SignaturePtr make_signature(const Submission& s, uint32_t place) {
   signature->memory = memory_of(s);
   signature->place = place;
   signature->specs.reserve(tensors.size());
-  for (const Tensor& t : tensors) signature->specs.push_back({t.dtype, t.shape});
+  for (const Tensor& t : tensors) signature->specs.push_back({t.dtype, t.shape.vector()});
   signature->splits = s.splits;
   if (tells_rooms(s)) {
     for (const Tensor& t : s.outputs) signature->rooms.push_back(t.shape[0]);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "collective/shape.h"
 #include "hvd/hvd.h"
 
 namespace hvd::collective {
@@ -31,12 +32,13 @@ enum class Kind : uint8_t {
 struct Tensor {  // borrowed
   void* data = nullptr;
   hvd_dtype dtype = 0;
-  std::vector<int64_t> shape;
+  Shape shape;
   hvd_memory memory = HVD_MEMORY_HOST;
   int32_t device = 0;      // device memory
   void* stream = nullptr;  // device memory
   int64_t elements() const;
   size_t bytes() const;
+  bool operator==(const Tensor&) const = default;
 };
 
 struct Submission {

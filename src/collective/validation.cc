@@ -11,7 +11,7 @@
 
 namespace hvd::collective {
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+std::string shape_text(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
@@ -77,10 +77,6 @@ Status Validation::unsupported(const std::string& what) const {
 Status Validation::tensor(const Tensor& t, const char* kind, size_t index, size_t count) const {
   const auto what = [&] { return one_of(kind, index, count); };  // made for an error alone
   if (dtype_size(t.dtype) == 0) return invalid(fmt::format("{} has the unknown dtype {}", what(), t.dtype));
-  if (t.shape.size() > HVD_MAX_DIMS) {
-    return invalid(
-        fmt::format("{} has {} dimensions, expected at most {}", what(), t.shape.size(), HVD_MAX_DIMS));
-  }
   for (const int64_t extent : t.shape) {
     if (extent < 0) return invalid(fmt::format("{} has the negative shape {}", what(), shape_text(t.shape)));
   }
@@ -91,7 +87,7 @@ Status Validation::tensor(const Tensor& t, const char* kind, size_t index, size_
   if (t.data == nullptr && bytes > 0) {
     return invalid(fmt::format("{} of shape {} has no data (NULL)", what(), shape_text(t.shape)));
   }
-  return served(t.memory, t.dtype);
+  return {};
 }
 
 Status Validation::served(hvd_memory memory, hvd_dtype dtype) const {
@@ -156,9 +152,13 @@ Status Validation::group(const std::vector<Tensor>& tensors, const char* what) c
   size_t specs = 0;
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (Status status = tensor(tensors[i], what, i, tensors.size()); !status.ok()) return status;
-    specs += 2 + 8 * tensors[i].shape.size();
-    if (__builtin_add_overflow(bytes, spec_bytes(tensors[i].dtype, tensors[i].shape), &bytes) ||
+    const Tensor& t = tensors[i];
+    if (Status status = tensor(t, what, i, tensors.size()); !status.ok()) return status;
+    if (i == 0 || t.memory != tensors[i - 1].memory || t.dtype != tensors[i - 1].dtype) {
+      if (Status status = served(t.memory, t.dtype); !status.ok()) return status;
+    }
+    specs += 2 + 8 * t.shape.size();
+    if (__builtin_add_overflow(bytes, spec_bytes(t.dtype, t.shape), &bytes) ||
         bytes > std::numeric_limits<ptrdiff_t>::max() / 2) {
       return invalid("the tensors are larger than memory can be");
     }
@@ -209,6 +209,7 @@ Status Validation::rows(const Tensor& in, const Tensor* out) const {
   if (in.shape.empty()) return invalid("input is a scalar, expected at least one dimension");
   if (out == nullptr || (out->data == nullptr && !is_device(*out))) return {};  // the library allocates
   if (Status status = tensor(*out, "output", 0, 1); !status.ok()) return status;
+  if (Status status = served(out->memory, out->dtype); !status.ok()) return status;
   if (Status status = same_dtype(in, *out); !status.ok()) return status;
   if (in.shape.size() != out->shape.size() ||
       !std::equal(in.shape.begin() + 1, in.shape.end(), out->shape.begin() + 1)) {

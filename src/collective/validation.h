@@ -1,6 +1,7 @@
 // What can be said about a submission without asking other ranks.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "backend/backend.h"
@@ -41,8 +42,10 @@ class Validation {
 
   /// Some backend in use takes it.
   Status served(hvd_memory memory, hvd_dtype dtype) const;
+  /// By itself, whoever is to serve it.
   Status tensor(const Tensor& t, const char* kind, size_t index, size_t count) const;
-  /// All of them together fit into memory and into a message. `what`: "input"
+  /// Each of them, by some backend in use; all of them together fit into memory and into a message. `what`:
+  /// "input"
   Status group(const std::vector<Tensor>& tensors, const char* what) const;
   /// As many outputs as inputs, and at least one; `outputs_needed` false: or no output at all.
   Status pairs(bool outputs_needed) const;
@@ -74,7 +77,7 @@ class Validation {
 const char* inspect_splits(const Signature& call, size_t members);
 
 bool overlap(const Tensor& a, const Tensor& b);
-std::string shape_text(const std::vector<int64_t>& shape);
+std::string shape_text(std::span<const int64_t> shape);
 inline bool is_device(const Tensor& t) { return t.memory != HVD_MEMORY_HOST; }
 
 }  // namespace hvd::collective

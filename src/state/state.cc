@@ -297,7 +297,7 @@ State::State(LoggerPtr logger, TimelinePtr timeline, std::shared_ptr<DeviceCopie
 State::~State() = default;
 
 void State::add_tensor(const std::string& key, const collective::Tensor& tensor) {
-  impl_->add({key, VariableKind::kTensor, tensor.dtype, tensor.shape}, tensor, {}, {});
+  impl_->add({key, VariableKind::kTensor, tensor.dtype, tensor.shape.vector()}, tensor, {}, {});
 }
 
 void State::add_value(const std::string& key, void* value, size_t size) {

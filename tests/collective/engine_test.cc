@@ -303,9 +303,7 @@ TEST_F(Refusals, BadArguments) {
   s = good();
   s.inputs[0].shape = {int64_t{1} << 40, int64_t{1} << 40};
   refused(s);
-  s = good();
-  s.inputs[0].shape = std::vector<int64_t>(9, 1);
-  refused(s);
+  EXPECT_THROW(Shape(std::vector<int64_t>(9, 1)), Error);
   s = good();
   s.inputs[0].data = nullptr;
   EXPECT_EQ(refused(s), "allreduce 'x': input of shape [8] has no data (NULL)");
