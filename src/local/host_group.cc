@@ -43,6 +43,7 @@ void HostGroup::abort() {
 
 bool HostGroup::carry_on(Task& task, Time deadline) {
   deadline_ = deadline;
+  late_ = false;
   if (waiting_.task == nullptr) task.begin();
   while (!task.done()) {
     if (!await(deadline)) return false;
@@ -53,12 +54,12 @@ bool HostGroup::carry_on(Task& task, Time deadline) {
 
 /// Whether what the task waits for was over before the deadline.
 bool HostGroup::await(Time deadline) {
-  for (;;) {
-    const Duration left = deadline == Time::max() ? kLongestSleep : deadline - now();
-    if (left <= Duration::zero()) return false;
+  while (!late_) {
     for (Spin looks = spin(deadline); looks.again();) {
       if (waiting_.look(waiting_.wait)) return true;
     }
+    const Duration left = deadline == Time::max() ? kLongestSleep : deadline - now();
+    if (left <= Duration::zero()) return false;
     own_->bells.exec.store(kAsleep, std::memory_order_seq_cst);
     if (waiting_.look(waiting_.wait)) {
       own_->bells.exec.store(kAwake, std::memory_order_seq_cst);
@@ -67,6 +68,7 @@ bool HostGroup::await(Time deadline) {
     sleeper_.sleep(own_->bells.exec, kAsleep, [this] { return aborted(); }, std::min(left, kLongestSleep));
     own_->bells.exec.store(kAwake, std::memory_order_seq_cst);  // also after a wake-up without a reason
   }
+  return false;
 }
 
 std::shared_ptr<backend::Board> HostGroup::board() const {

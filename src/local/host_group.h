@@ -130,7 +130,10 @@ class HostGroup {
 
   bool await(Time deadline);
   /// Asked before each step: few look at the clock.
-  bool late() { return deadline_ != Time::max() && ++steps_ % kSteps == 0 && now() >= deadline_; }
+  bool late() {
+    late_ = deadline_ != Time::max() && ++steps_ % kSteps == 0 && now() >= deadline_;
+    return late_;
+  }
   Status lost(int32_t whose) const;
 
   static constexpr uint32_t kSteps = 16;
@@ -146,6 +149,7 @@ class HostGroup {
   Waiting waiting_;
   Time deadline_ = Time::max();
   uint32_t steps_ = 0;
+  bool late_ = false;  // the deadline passed between two steps
   std::atomic<bool> aborted_{false};
 };
 
