@@ -152,8 +152,8 @@ hvd_status hvd_submit_and_wait(hvd_context* context, const hvd_request* request,
     const hvd::Duration longest = worker.operations().longest_wait(kind, call.timeout);
     const hvd::Duration most = timeout_of(timeout_ns, longest);
     Status met;
-    auto operation = worker.operations().meet_or_submit(std::move(call.submission), &met, call.set.get(),
-                                                        call.timeout);
+    auto operation =
+        worker.operations().meet_or_submit(std::move(call.submission), &met, call.set.get(), call.timeout);
     if (operation == nullptr) {
       if (met.ok()) *ret_op = nullptr;
       return met;

@@ -258,7 +258,7 @@ Task allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tenso
 }
 
 Task allgather_across(Span& span, const hvd_backend_op& op, std::span<const size_t> counts, size_t first,
-                        std::span<const size_t> host_counts) {
+                      std::span<const size_t> host_counts) {
   const size_t element = dtype_size(op.dtype);
   Team& team = span.team;
   auto* const output = static_cast<uint8_t*>(op.output);

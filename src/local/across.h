@@ -30,6 +30,6 @@ Task allreduce_across(Span& span, const hvd_backend_op& op, const Tensors& tenso
 /// counts: elements of each participant's part, in the order of `ranks`; each host's ranks are neighbours
 /// in it. first: position of this host's lowest in `ranks`; host_counts: elements of each host's ranks.
 Task allgather_across(Span& span, const hvd_backend_op& op, std::span<const size_t> counts, size_t first,
-                        std::span<const size_t> host_counts);
+                      std::span<const size_t> host_counts);
 
 }  // namespace hvd::local

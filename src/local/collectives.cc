@@ -132,7 +132,8 @@ class Collective {
       tensors.copy();
       co_return Status();
     }
-    if (one_host_) co_return co_await host_allreduce(team_, tensors, op_.dtype, op_.reduction, participants());
+    if (one_host_)
+      co_return co_await host_allreduce(team_, tensors, op_.dtype, op_.reduction, participants());
     Span span = across(-1);
     co_return co_await allreduce_across(span, op_, tensors, participants());
   }
@@ -166,8 +167,8 @@ class Collective {
 
   Task reducescatter() {
     if (!one_host_) co_return co_await among_all();
-    co_return co_await host_reducescatter(team_, input(), output(), {op_.counts, ranks_.size()}, op_.dtype, op_.reduction,
-                              participants());
+    co_return co_await host_reducescatter(team_, input(), output(), {op_.counts, ranks_.size()}, op_.dtype,
+                                          op_.reduction, participants());
   }
 
   Task alltoall() {
@@ -175,7 +176,8 @@ class Collective {
     std::vector<size_t> sizes(op_.counts, op_.counts + 2 * ranks_.size());
     for (size_t& size : sizes) size *= element_;
     const std::span<const size_t> all(sizes);
-    co_return co_await host_alltoall(team_, input(), output(), all.first(ranks_.size()), all.last(ranks_.size()));
+    co_return co_await host_alltoall(team_, input(), output(), all.first(ranks_.size()),
+                                     all.last(ranks_.size()));
   }
 
   HostGroup& group_;

@@ -16,18 +16,18 @@ Task host_broadcast(Team& team, const Tensors& tensors, int32_t root);
 /// Each block is reduced by one rank in the order of ranks: the bits depend on the inputs alone.
 /// HVD_REDUCTION_AVERAGE divides by `divisor`.
 Task host_allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction,
-                      int32_t divisor);
+                    int32_t divisor);
 
 /// sizes: bytes of each member's part. `input` may be this rank's part of `output`.
 Task host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sizes);
 
 /// counts: elements of each member's part of the result; `input` holds them all.
 Task host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> counts,
-                          hvd_dtype dtype, hvd_reduction reduction, int32_t divisor);
+                        hvd_dtype dtype, hvd_reduction reduction, int32_t divisor);
 
 /// Bytes to and from each member; this rank's own are equal.
 Task host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sent,
-                     std::span<const size_t> received);
+                   std::span<const size_t> received);
 
 Task host_barrier(Team& team);
 

@@ -179,7 +179,7 @@ Task host_allgather(Team& team, const uint8_t* input, uint8_t* output, std::span
 }
 
 Task host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> sent,
-                     std::span<const size_t> received) {
+                   std::span<const size_t> received) {
   const auto members = static_cast<size_t>(team.size());
   const auto me = static_cast<size_t>(team.me);
   // What others exchange is unknown here: blocks are the same for all.
@@ -194,7 +194,7 @@ Task host_alltoall(Team& team, const uint8_t* input, uint8_t* output, std::span<
 }
 
 Task host_reducescatter(Team& team, const uint8_t* input, uint8_t* output, std::span<const size_t> counts,
-                          hvd_dtype dtype, hvd_reduction reduction, int32_t divisor) {
+                        hvd_dtype dtype, hvd_reduction reduction, int32_t divisor) {
   const size_t element = dtype_size(dtype);
   const auto members = static_cast<size_t>(team.size());
   const auto me = static_cast<size_t>(team.me);

@@ -65,7 +65,8 @@ bool HostGroup::await(Time deadline) {
       own_->bells.exec.store(kAwake, std::memory_order_seq_cst);
       return true;
     }
-    sleeper_.sleep(own_->bells.exec, kAsleep, [this] { return aborted(); }, std::min(left, kLongestSleep));
+    sleeper_.sleep(
+        own_->bells.exec, kAsleep, [this] { return aborted(); }, std::min(left, kLongestSleep));
     own_->bells.exec.store(kAwake, std::memory_order_seq_cst);  // also after a wake-up without a reason
   }
   return false;

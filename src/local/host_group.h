@@ -88,8 +88,9 @@ class HostGroup {
     return Wait<Ready>(*this, std::move(ready), whose);
   }
 
-  /// Goes on with a task until it is done, or to where it waits for its peers at the deadline: then false, and
-  /// it is to be carried on again before any other. While it waits this thread spins for a moment, then sleeps.
+  /// Goes on with a task until it is done, or to where it waits for its peers at the deadline: then false,
+  /// and it is to be carried on again before any other. While it waits this thread spins for a moment, then
+  /// sleeps.
   bool carry_on(Task& task, Time deadline = Time::max());
 
   /// Any thread: the one that waits looks at its condition again.

@@ -35,7 +35,8 @@ LocalInstance::LocalInstance(std::unique_ptr<backend::Instance> inner, backend::
   if (shares != Shares::kMessages) {
     description_.collectives = kCollectives;
     description_.memories = uint64_t{1} << HVD_MEMORY_HOST;
-    executor_ = std::make_unique<Executor>([this](Job& job, Time deadline) { return execute(job, deadline); });
+    executor_ =
+        std::make_unique<Executor>([this](Job& job, Time deadline) { return execute(job, deadline); });
   }
   description_.messages = description_.local = true;
   if (Status status = own_identity(&identity_); !status.ok()) stop_sharing(HVD_LOG_DEBUG, status.message);

@@ -97,11 +97,13 @@ TEST(LocalGroup, AbortEndsEveryWait) {
     std::promise<void> begun;
     std::thread waiter([&] {
       begun.set_value();
-      const Status status = carried(group, waiting(group, [] { return false; }, 1));
+      const Status status = carried(group, waiting(
+                                               group, [] { return false; }, 1));
       EXPECT_EQ(status.code, HVD_PEER_LOST);
       EXPECT_EQ(status.rank, 10);
       EXPECT_NE(status.message.find("rank 10"), std::string::npos) << status.message;
-      EXPECT_EQ(carried(group, waiting(group, [] { return true; })).code, HVD_PEER_LOST) << "later ones as well";
+      EXPECT_EQ(carried(group, waiting(group, [] { return true; })).code, HVD_PEER_LOST)
+          << "later ones as well";
     });
     begun.get_future().wait();
     busy(std::chrono::microseconds(random() % 250));
@@ -137,7 +139,8 @@ TEST(LocalGroup, ATaskIsLeftAtTheDeadlineAndAnotherThreadGoesOn) {
     EXPECT_FALSE(group.carry_on(task, now())) << "a deadline that has passed";
     EXPECT_EQ(done, next - 1);
     ready = next;
-    if (next == 2) std::thread([&] { EXPECT_FALSE(group.carry_on(task, now() + std::chrono::milliseconds(3))); }).join();
+    if (next == 2)
+      std::thread([&] { EXPECT_FALSE(group.carry_on(task, now() + std::chrono::milliseconds(3))); }).join();
   }
   std::thread([&] { EXPECT_TRUE(group.carry_on(task)); }).join();
   EXPECT_EQ(done, 3);

@@ -252,7 +252,8 @@ TEST(LocalEnd, OperationsThatTheOtherBackendHasEndWithTheGeneration) {
   EXPECT_EQ(ranks[0]->notes->aborted, std::vector<uint64_t>{1});
 }
 
-// contract 12: a peer that does not go on with an operation keeps nobody who lends itself beyond its deadline.
+// contract 12: a peer that does not go on with an operation keeps nobody who lends itself beyond its
+// deadline.
 TEST(LocalLending, WhoLendsItselfLeavesAtItsDeadlineAndTheOperationGoesOn) {
   Ranks ranks = make_ranks(2);
   connect_all(ranks, 1);

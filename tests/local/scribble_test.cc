@@ -73,7 +73,13 @@ TEST(Scribbled, ASurvivorOfAnOperationReturns) {
     {
       const Scribbler scribbler(*own, seed);
       survives(
-          seed, [&] { EXPECT_EQ(carried(group, waiting(group, [] { return false; }, 1)).code, HVD_PEER_LOST); },
+          seed,
+          [&] {
+            EXPECT_EQ(carried(group, waiting(
+                                         group, [] { return false; }, 1))
+                          .code,
+                      HVD_PEER_LOST);
+          },
           [&] { group.abort(); });
     }
     own->bells.exec = kAwake;
@@ -86,7 +92,13 @@ TEST(Scribbled, AWordAtTheWorstMomentIsOvercome) {
   for (const uint32_t word : {kAwake, kClosed, kClosed + kRung, 77u}) {
     HostGroup group({own, peer}, {0, 1}, 0);
     survives(
-        word, [&] { EXPECT_EQ(carried(group, waiting(group, [] { return false; }, 1)).code, HVD_PEER_LOST); },
+        word,
+        [&] {
+          EXPECT_EQ(carried(group, waiting(
+                                       group, [] { return false; }, 1))
+                        .code,
+                    HVD_PEER_LOST);
+        },
         [&] {
           while (own->bells.exec != kAsleep) std::this_thread::yield();
           busy(200);  // asleep in the kernel, most likely

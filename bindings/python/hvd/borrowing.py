@@ -1,5 +1,5 @@
-"""What a program has (NumPy, PyTorch, DLPack, buffers) as the library's tensors, and arrays of the same kind for
-results. Nothing is copied."""
+"""What a program has (NumPy, PyTorch, DLPack, buffers) as the library's tensors, and arrays of the same kind
+for results. Nothing is copied."""
 
 from __future__ import annotations
 
