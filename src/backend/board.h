@@ -19,20 +19,30 @@
 
 namespace hvd::backend {
 
-inline constexpr size_t kBoardSlots = 60;            // their words share a page with two more lines
-inline constexpr size_t kBoardBytes = 4096 - 2 * 8;  // of data in a note
+/// Slots for much data come first, by their numbers, and then many for little. The words of all share eight
+/// pages with three more lines.
+inline constexpr size_t kLargeSlots = 60, kSmallSlots = 448, kBoardSlots = kLargeSlots + kSmallSlots;
 
-/// One rank's part of a meeting. It alone writes it.
-struct alignas(64) BoardNote {
+/// One rank's part of a meeting. It alone writes it. The data follow.
+struct BoardNote {
   std::atomic<uint64_t> arrived;  // grant and round
   std::atomic<uint64_t> checks;   // see collective/agreement.h
-  uint8_t data[kBoardBytes];
+  uint8_t* data() { return reinterpret_cast<uint8_t*>(this + 1); }
+  const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(this + 1); }
 };
-static_assert(sizeof(BoardNote) == 4096);
+template <size_t kSize>
+struct alignas(64) BoardNoteOf : BoardNote {
+  uint8_t room[kSize - sizeof(BoardNote)];
+};
+inline constexpr size_t kLargeNote = 4096, kSmallNote = 64;
+inline constexpr size_t kBoardBytes = kLargeNote - sizeof(BoardNote);  // of data in a note of a large slot
+inline constexpr size_t kSmallBytes = kSmallNote - sizeof(BoardNote);
 
 struct BoardNotes {
-  BoardNote notes[kBoardSlots][2];
+  BoardNoteOf<kLargeNote> large[kLargeSlots][2];
+  BoardNoteOf<kSmallNote> small[kSmallSlots][2];
 };
+static_assert(sizeof(BoardNotes) == 2 * (kLargeNote * kLargeSlots + kSmallNote * kSmallSlots));
 
 /// One rank's, for all to write.
 struct BoardWords {
@@ -64,15 +74,17 @@ class Board {
   /// More ranks than processors.
   bool crowded() const { return crowded_; }
 
-  /// Where this rank's data for a meeting goes, kBoardBytes at most, before it arrives.
-  uint8_t* room(const Meeting& meeting) { return own(meeting).data; }
+  /// Bytes of data in a note of this slot.
+  static constexpr size_t bytes_of(uint32_t slot) { return slot < kLargeSlots ? kBoardBytes : kSmallBytes; }
+  /// Where this rank's data for a meeting goes, bytes_of its slot at most, before it arrives.
+  uint8_t* room(const Meeting& meeting) { return own(meeting).data(); }
   void arrive(const Meeting& meeting, uint64_t checks);
   State look(Meeting& meeting);
   /// Gives it up. kMet: too late, all had arrived.
   State close(Meeting& meeting);
 
   // After kMet, until this rank's next arrival in that slot.
-  const uint8_t* data(size_t rank, const Meeting& meeting) const { return note(rank, meeting).data; }
+  const uint8_t* data(size_t rank, const Meeting& meeting) const { return note(rank, meeting).data(); }
   uint64_t checks(size_t rank, const Meeting& meeting) const {
     return note(rank, meeting).checks.load(std::memory_order_relaxed);
   }
@@ -86,12 +98,13 @@ class Board {
   }
   static State state(uint64_t seen, const Meeting& meeting);
   std::atomic<uint64_t>& of(const Meeting& meeting) { return words_->slots[meeting.slot].value; }
-  const BoardNote& note(size_t rank, const Meeting& meeting) const {
-    return notes_[rank]->notes[meeting.slot][meeting.round % 2];
+  static BoardNote& note_of(BoardNotes& notes, const Meeting& meeting) {
+    const size_t turn = meeting.round % 2;
+    if (meeting.slot < kLargeSlots) return notes.large[meeting.slot][turn];
+    return notes.small[meeting.slot - kLargeSlots][turn];
   }
-  BoardNote& own(const Meeting& meeting) {
-    return notes_[static_cast<size_t>(rank_)]->notes[meeting.slot][meeting.round % 2];
-  }
+  const BoardNote& note(size_t rank, const Meeting& meeting) const { return note_of(*notes_[rank], meeting); }
+  BoardNote& own(const Meeting& meeting) { return note_of(*notes_[static_cast<size_t>(rank_)], meeting); }
 
   const std::vector<BoardNotes*> notes_;
   const int32_t rank_;

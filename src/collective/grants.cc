@@ -1,7 +1,8 @@
 // Counts equal calls of a name, and grants it a slot of the board when they repeat.
 #include "collective/grants.h"
 
-#include "backend/board.h"
+#include <utility>
+
 #include "collective/matcher.h"
 #include "collective/mismatch.h"
 
@@ -13,26 +14,48 @@ constexpr size_t kMostKnown = 1024;  // programs that never repeat a name must n
 
 bool runs_after_meeting(const Signature& call) { return call.payload > backend::kBoardBytes; }
 
+bool fits(const Signature& call, uint32_t slot) {
+  const size_t left_there = runs_after_meeting(call) ? sizeof(uint64_t) : call.payload;
+  return left_there <= backend::Board::bytes_of(slot);
+}
+
+uint32_t Grants::Slots::take() {
+  if (free.empty()) return next++;
+  const uint32_t slot = free.back();
+  free.pop_back();
+  return slot;
+}
+
+std::optional<uint32_t> Grants::take(const Signature& call) {
+  const bool question = is_question(call);
+  if (fits(call, small_.first) && small_.left() > (question || question_ ? 0 : 1)) {
+    question_ = question_ || question;
+    return small_.take();
+  }
+  if (large_.left() > 0) return large_.take();
+  return {};
+}
+
+/// All ranks have made its call by messages since: none of them looks at it any more.
+void Grants::give_back(uint32_t slot) {
+  Slots& slots = slot < small_.first ? large_ : small_;
+  slots.free.push_back(slot);
+}
+
 Grant Grants::agreed(const SignaturePtr& call, uint64_t word) {
   if (known_.size() >= kMostKnown && !known_.contains(call->key)) {
-    std::erase_if(known_, [](const auto& entry) { return entry.second.grant.number == 0; });
+    std::erase_if(known_, [](const auto& entry) { return !entry.second.slot; });
   }
   Known& known = known_[call->key];
   const bool same = known.call == call || (known.call != nullptr && agrees(*known.call, *call));
   known.call = call;
   known.times = same ? known.times + 1 : 1;
   if (known.times < 2) return {};
-  if (known.grant.number == 0) {
-    const bool question = is_question(*call);
-    if (slots_ + (question || question_ ? 0 : 1) >= backend::kBoardSlots) return {};
-    question_ = question_ || question;
-    known.grant.slot = slots_++;
-  }
-  if (known.grant.number == backend::Board::kMostGrants) return {};
-  ++known.grant.number;
-  known.grant.word = word;
+  if (known.slot && !fits(*call, *known.slot)) give_back(*std::exchange(known.slot, {}));
+  if (!known.slot) known.slot = take(*call);
+  if (!known.slot || grants_[*known.slot] == backend::Board::kMostGrants) return {};
   known.times = 0;
-  return known.grant;
+  return {*known.slot, ++grants_[*known.slot], word};
 }
 
 }  // namespace hvd::collective

@@ -67,7 +67,7 @@ void Engine::leave_board(const std::string& name) {
 
 /// Under the lock.
 void Engine::granted(const Operation& op, const Grant& grant) {
-  if (board_ == nullptr) return;
+  if (board_ == nullptr || !fits(*op.call, grant.slot)) return;  // rank 0 is not taken at its word
   repeated_.insert_or_assign(op.submission.name, Repeated{op.call, grant});
 }
 

@@ -37,6 +37,23 @@ int allreduce_loop(hvd_context *context, const char *name, float *const *data, c
   return 0;
 }
 
+/* `times` sums in place of each of `names` arrays of `size` float32, each by a name of its own. Returns 0, or
+ * 1 after a line on standard error. */
+int names_loop(hvd_context *context, float *data, int64_t size, int names, int times) {
+  hvd_error error = HVD_ERROR_INIT;
+  hvd_tensor tensor = HVD_TENSOR_INIT;
+  tensor.dtype = HVD_DTYPE_FLOAT32;
+  tensor.ndim = 1;
+  tensor.shape[0] = size;
+  for (int i = 0; i < times * names; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "%d of %lld", i % names, (long long)size);
+    tensor.data = data + size * (i % names);
+    if (failed(hvd_allreduce(context, name, &tensor, &tensor, HVD_REDUCTION_SUM, &error), &error)) return 1;
+  }
+  return 0;
+}
+
 /* `times` checks for host updates. */
 int check_loop(hvd_state *state, int times) {
   hvd_error error = HVD_ERROR_INIT;
