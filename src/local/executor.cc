@@ -44,8 +44,11 @@ void Executor::submit(std::unique_ptr<Job> job, bool later) {
 
 void Executor::execute(std::unique_lock<std::mutex>& lock, Time deadline) {
   executing_ = true;
-  std::unique_ptr<Job> job = std::move(jobs_.front());
-  jobs_.pop_front();
+  std::unique_ptr<Job> job = std::move(left_);
+  if (job == nullptr) {
+    job = std::move(jobs_.front());
+    jobs_.pop_front();
+  }
   waiting_ = !jobs_.empty();
   lock.unlock();
   const bool finished = run_(*job, deadline);
@@ -54,7 +57,7 @@ void Executor::execute(std::unique_lock<std::mutex>& lock, Time deadline) {
   executing_ = false;
   if (ending_ && asleep_) changed_.notify_one();
   if (!finished) {
-    jobs_.push_front(std::move(job));
+    left_ = std::move(job);
     waiting_ = true;
   } else if (spare_.size() < kSpare) {
     spare_.push_back(std::move(job));
@@ -64,7 +67,7 @@ void Executor::execute(std::unique_lock<std::mutex>& lock, Time deadline) {
 bool Executor::lend(Time deadline) {
   if (!waiting_.load()) return false;
   std::unique_lock lock(mutex_);
-  if (executing_ || jobs_.empty()) return false;
+  if (executing_ || !any()) return false;
   execute(lock, deadline);
   return true;
 }
@@ -74,7 +77,7 @@ void Executor::nudge() {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    wake = asleep_ && !executing_ && !jobs_.empty();
+    wake = asleep_ && !executing_ && any();
   }
   if (wake) changed_.notify_one();
 }
@@ -82,11 +85,11 @@ void Executor::nudge() {
 void Executor::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (!executing_ && !jobs_.empty()) {
+    if (!executing_ && any()) {
       execute(lock, Time::max());
       continue;
     }
-    if (ending_ && jobs_.empty() && !executing_) return;
+    if (ending_ && !any() && !executing_) return;
     asleep_ = true;
     changed_.wait(lock);
     asleep_ = false;

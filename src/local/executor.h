@@ -51,12 +51,14 @@ class Executor {
 
  private:
   void loop();
+  bool any() const { return left_ != nullptr || !jobs_.empty(); }
   void execute(std::unique_lock<std::mutex>& lock, Time deadline);
 
   const Run run_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::unique_ptr<Job>> jobs_;
+  std::unique_ptr<Job> left_;  // begun, and left at a deadline; before all others
   std::vector<std::unique_ptr<Job>> spare_;
   bool executing_ = false, ending_ = false, asleep_ = false;
   std::atomic<bool> waiting_{false};  // whether there are jobs, to be asked without the lock
