@@ -132,6 +132,7 @@ void State::Impl::set_data(const std::string& key, void* data) {
     shards.set_data(key, data);
   } else {
     variable.live = data;
+    variable.promised.reset();  // that was said of the old memory, which is the program's again
   }
 }
 
