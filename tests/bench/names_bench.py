@@ -1,6 +1,7 @@
 """What an allreduce costs where many names repeat, as TensorFlow's variables do: 160 names beside 40, from C.
 
-hvdrun -np 2 -H localhost:2 -- python tests/bench/names_bench.py build/release/tests/bench/libbench_call_loop.so
+hvdrun -np 2 -H localhost:2 -- python tests/bench/names_bench.py
+build/release/tests/bench/libbench_call_loop.so
 
 Up to 507 names of 48 bytes or less, or of more than 4,080, meet on the board (docs/architecture.md), and 60
 between. Printed on rank 0: microseconds a call, and the ratio in the same round; medians and ranges of 15

@@ -48,9 +48,10 @@ def main():
         took["none"].append(statistics.mean([step(*waits, commits=False) for _ in range(6)][2:]))
     saved = [1e3 * (a - b) for a, b in zip(took["waits"], took["hides"])]
     size = sum(parameter.numel() * 12 for parameter in waits[0].parameters()) >> 20
-    print(f"{size} MiB, {given.threads} threads: a step takes {1e3 * statistics.median(took['none']):.1f} ms, "
-          f"{1e3 * statistics.median(took['waits']):.1f} with a commit that waits; hiding it saves "
-          f"{statistics.median(saved):.2f} ms ({min(saved):.2f} to {max(saved):.2f})", flush=True)
+    plain, waiting = (1e3 * statistics.median(took[way]) for way in ("none", "waits"))
+    print(f"{size} MiB, {given.threads} threads: a step takes {plain:.1f} ms, {waiting:.1f} with a commit that "
+          f"waits; hiding it saves {statistics.median(saved):.2f} ms ({min(saved):.2f} to {max(saved):.2f})",
+          flush=True)
     hvd.shutdown()
 
 

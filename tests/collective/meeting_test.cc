@@ -1,9 +1,6 @@
 // Meeting on the board, case by case.
 #include <gtest/gtest.h>
 
-#include <set>
-
-#include "collective/grants.h"
 #include "collective/simulation.h"
 
 namespace hvd::collective {
@@ -448,86 +445,6 @@ TEST(Meeting, MoreNamesThanSlotsGoByMessages) {
   for (int i = 0; i < 4; ++i) ranks.call("one more");
   for (int i = 0; i < 3000; ++i) ranks.call("once " + std::to_string(i));
   for (size_t i = 0; i < slots; ++i) ranks.meet("n" + std::to_string(i));
-}
-
-TEST(Grants, WhatHasMuchDataTakesALargeSlot) {
-  Grants grants;
-  std::set<uint32_t> slots;
-  const auto granted = [&](const std::string& name, size_t payload) {
-    const auto call = std::make_shared<Signature>();
-    call->kind = Kind::kAllreduce;
-    call->name = call->key = name;
-    call->payload = payload;
-    static_cast<void>(grants.agreed(call, 0));
-    const Grant grant = grants.agreed(call, 0);
-    EXPECT_TRUE(grant.number == 0 || fits(*call, grant.slot));
-    return grant;
-  };
-  for (size_t i = 0; i < backend::kLargeSlots; ++i) {
-    const Grant grant = granted("much " + std::to_string(i), i % 2 == 0 ? 49 : backend::kBoardBytes);
-    EXPECT_NE(grant.number, 0u);
-    EXPECT_LT(grant.slot, backend::kLargeSlots);
-  }
-  EXPECT_EQ(granted("too much", 49).number, 0u);
-  for (const size_t payload : {size_t{0}, backend::kSmallBytes, backend::kBoardBytes + 1, size_t{1} << 30}) {
-    const Grant grant = granted("little or apart " + std::to_string(payload), payload);
-    EXPECT_NE(grant.number, 0u);
-    EXPECT_GE(grant.slot, backend::kLargeSlots);
-  }
-}
-
-// A name whose data becomes larger takes another slot, and another name the one that it had.
-TEST(Grants, ANameThatHasOutgrownItsSlotGivesItBack) {
-  Grants grants;
-  const auto granted = [&](const std::string& name, size_t payload) {
-    const auto call = std::make_shared<Signature>();
-    call->kind = Kind::kAllreduce;
-    call->name = call->key = name;
-    call->payload = payload;
-    call->specs = {{HVD_DTYPE_UINT8, {static_cast<int64_t>(payload)}}};
-    static_cast<void>(grants.agreed(call, 0));
-    return grants.agreed(call, 0);
-  };
-  const Grant little = granted("x", 8), much = granted("x", 400), again = granted("x", 8),
-              other = granted("y", 8);
-  EXPECT_GE(little.slot, backend::kLargeSlots);
-  EXPECT_LT(much.slot, backend::kLargeSlots);
-  EXPECT_EQ(again.slot, much.slot) << "there is room enough";
-  EXPECT_GT(again.number, much.number);
-  EXPECT_EQ(other.slot, little.slot);
-  EXPECT_GT(other.number, little.number) << "what is left of the first grant is known as such";
-}
-
-// What is granted may not make a rank write beyond a note.
-TEST(Grants, WhatFitsIntoANote) {
-  Signature call;
-  for (const size_t payload : {backend::kSmallBytes, backend::kSmallBytes + 1, backend::kBoardBytes}) {
-    call.payload = payload;
-    EXPECT_TRUE(fits(call, backend::kLargeSlots - 1)) << payload;
-    EXPECT_EQ(fits(call, backend::kLargeSlots), payload == backend::kSmallBytes) << payload;
-  }
-}
-
-TEST(Grants, ChecksHaveASlotHoweverManyNamesRepeat) {
-  for (const size_t before : {size_t{0}, size_t{10}, size_t{1000}}) {
-    Grants grants;
-    std::set<uint32_t> slots;
-    size_t names = 0;
-    const auto twice = [&](Kind kind, const std::string& name) {
-      const auto call = std::make_shared<Signature>();
-      call->kind = kind;
-      call->name = call->key = name;
-      static_cast<void>(grants.agreed(call, 0));
-      const Grant grant = grants.agreed(call, 0);
-      if (grant.number != 0) { EXPECT_TRUE(slots.insert(grant.slot).second) << grant.slot; }
-      return grant.number != 0;
-    };
-    for (; names < before; ++names) twice(Kind::kAllreduce, std::to_string(names));
-    EXPECT_TRUE(twice(Kind::kAgree, kCheckName));
-    for (; names < 1000; ++names) twice(Kind::kAllreduce, std::to_string(names));
-    EXPECT_EQ(slots.size(), backend::kBoardSlots);
-    EXPECT_EQ(*slots.rbegin(), backend::kBoardSlots - 1);
-  }
 }
 
 }  // namespace

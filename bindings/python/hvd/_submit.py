@@ -1,8 +1,8 @@
 """submit(): an operation from Python's arguments. The compiled module hvd._calls does it, or ctypes where
 that is missing.
 
-    submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale, postscale, splits, set,
-           timeout, wait)
+    submit(context, collective, name, inputs, outputs, group, root, reduction, priority, prescale, postscale,
+           splits, set, timeout, wait)
 
 `inputs` and `outputs` are tuples or lists of arrays or of loans (tensors.Borrowed), or None; the same object
 twice is an operation in place. The result is an Operation. With `wait` it is None if the operation has

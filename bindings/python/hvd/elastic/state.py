@@ -209,8 +209,8 @@ class State:
                                "added")
         loan, before = borrow(array, writable=True), held if isinstance(held, Borrowed) else held._loan
         if (loan.shape, loan.dtype, loan.place) != (before.shape, before.dtype, before.place):
-            raise InvalidError(f"set_array: {key!r} is {loan.describe()}: expected {before.describe()}, as it "
-                               "was")
+            raise InvalidError(f"set_array: {key!r} is {loan.describe()}: expected {before.describe()}, as "
+                               "it was")
         with self._in_use("set_array"):
             _abi.check(_lib.hvd_state_set_data, self._handle.pointer, _abi.text(key, "key"), loan.tensor.data)
         if isinstance(held, Shard):
@@ -241,7 +241,7 @@ class State:
             return
         before = self.revision
         self.save()
-        if self.revision == before:  # the library counts commits: who holds the newest one leads after a failure
+        if self.revision == before:  # commits are counted: who holds the newest one leads after a failure
             State.save(self)
         self.check_host_updates()
 
@@ -268,8 +268,8 @@ class State:
             self._call("restore", _lib.hvd_state_restore)
             return
         if self._late:
-            raise InvalidError(f"restore: this worker joined a running job, and {self._late!r} comes from the "
-                               "others in its first sync: expected a sync before")
+            raise InvalidError(f"restore: this worker joined a running job, and {self._late!r} comes from "
+                               "the others in its first sync: expected a sync before")
         with self._in_use("restore"):
             self._put_back(self._initial)
 

@@ -1,0 +1,84 @@
+// Which calls rank 0 grants a slot of the board, and which one.
+#include "collective/grants.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "collective/matcher.h"
+
+namespace hvd::collective {
+namespace {
+
+/// What the second of two equal calls is granted. payload: bytes of data.
+Grant granted(Grants& grants, const std::string& name, size_t payload, Kind kind = Kind::kAllreduce) {
+  const auto call = std::make_shared<Signature>();
+  call->kind = kind;
+  call->name = call->key = name;
+  call->payload = payload;
+  call->specs = {{HVD_DTYPE_UINT8, {static_cast<int64_t>(payload)}}};
+  static_cast<void>(grants.agreed(call, 0));
+  const Grant grant = grants.agreed(call, 0);
+  EXPECT_TRUE(grant.number == 0 || fits(*call, grant.slot)) << name;
+  return grant;
+}
+
+TEST(Grants, WhatHasMuchDataTakesALargeSlot) {
+  Grants grants;
+  for (size_t i = 0; i < backend::kLargeSlots; ++i) {
+    const Grant grant = granted(grants, "much " + std::to_string(i), i % 2 == 0 ? 49 : backend::kBoardBytes);
+    EXPECT_NE(grant.number, 0u);
+    EXPECT_LT(grant.slot, backend::kLargeSlots);
+  }
+  EXPECT_EQ(granted(grants, "too much", 49).number, 0u);
+  for (const size_t payload : {size_t{0}, backend::kSmallBytes, backend::kBoardBytes + 1, size_t{1} << 30}) {
+    const Grant grant = granted(grants, "little or apart " + std::to_string(payload), payload);
+    EXPECT_NE(grant.number, 0u);
+    EXPECT_GE(grant.slot, backend::kLargeSlots);
+  }
+}
+
+// A name whose data becomes larger takes another slot, and another name the one that it had.
+TEST(Grants, ANameThatHasOutgrownItsSlotGivesItBack) {
+  Grants grants;
+  const Grant little = granted(grants, "x", 8), much = granted(grants, "x", 400),
+              again = granted(grants, "x", 8), other = granted(grants, "y", 8);
+  EXPECT_GE(little.slot, backend::kLargeSlots);
+  EXPECT_LT(much.slot, backend::kLargeSlots);
+  EXPECT_EQ(again.slot, much.slot) << "there is room enough";
+  EXPECT_GT(again.number, much.number);
+  EXPECT_EQ(other.slot, little.slot);
+  EXPECT_GT(other.number, little.number) << "what is left of the first grant is known as such";
+}
+
+// What is granted may not make a rank write beyond a note.
+TEST(Grants, WhatFitsIntoANote) {
+  Signature call;
+  for (const size_t payload : {backend::kSmallBytes, backend::kSmallBytes + 1, backend::kBoardBytes}) {
+    call.payload = payload;
+    EXPECT_TRUE(fits(call, backend::kLargeSlots - 1)) << payload;
+    EXPECT_EQ(fits(call, backend::kLargeSlots), payload == backend::kSmallBytes) << payload;
+  }
+}
+
+TEST(Grants, ChecksHaveASlotHoweverManyNamesRepeat) {
+  for (const size_t before : {size_t{0}, size_t{10}, size_t{1000}}) {
+    Grants grants;
+    std::set<uint32_t> slots;
+    size_t names = 0;
+    const auto name_repeats = [&] {
+      const Grant grant = granted(grants, std::to_string(names++), 8);
+      if (grant.number != 0) { EXPECT_TRUE(slots.insert(grant.slot).second) << grant.slot; }
+    };
+    while (names < before) name_repeats();
+    const Grant check = granted(grants, kCheckName, 0, Kind::kAgree);
+    EXPECT_NE(check.number, 0u);
+    EXPECT_TRUE(slots.insert(check.slot).second);
+    while (names < 1000) name_repeats();
+    EXPECT_EQ(slots.size(), backend::kBoardSlots);
+    EXPECT_EQ(*slots.rbegin(), backend::kBoardSlots - 1);
+  }
+}
+
+}  // namespace
+}  // namespace hvd::collective
