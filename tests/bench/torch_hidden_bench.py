@@ -49,9 +49,9 @@ def main():
     saved = [1e3 * (a - b) for a, b in zip(took["waits"], took["hides"])]
     size = sum(parameter.numel() * 12 for parameter in waits[0].parameters()) >> 20
     plain, waiting = (1e3 * statistics.median(took[way]) for way in ("none", "waits"))
-    print(f"{size} MiB, {given.threads} threads: a step takes {plain:.1f} ms, {waiting:.1f} with a commit that "
-          f"waits; hiding it saves {statistics.median(saved):.2f} ms ({min(saved):.2f} to {max(saved):.2f})",
-          flush=True)
+    print(f"{size} MiB, {given.threads} threads: a step takes {plain:.1f} ms, {waiting:.1f} with a commit "
+          f"that waits; hiding it saves {statistics.median(saved):.2f} ms "
+          f"({min(saved):.2f} to {max(saved):.2f})", flush=True)
     hvd.shutdown()
 
 
