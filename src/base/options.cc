@@ -80,8 +80,8 @@ constexpr OptionSpec kSpecs[] = {
     {"checksum", kBool, "false", 0, 0, kToBoth,
      "whether backends tcp and gloo check with 64 bits what crosses a connection that is not encrypted"},
     {"check_commits", kBool, "false", 0, 0, kToWorker,
-     "whether the end of a hidden commit checks that the program has not written what it copies: for debugging, since "
-     "its begin and its end both read everything"},
+     "whether the end of a hidden commit checks that the program has not written what it copies: for "
+     "debugging, since its begin and its end both read everything"},
     {"reset_before_sync", kBool, "false", 0, 0, kToWorker,
      "whether reset callbacks run before the state is synced, so that newcomers get what they set; hvd.init of Python's "
      "package says true, as in Horovod"},

@@ -120,7 +120,7 @@ class HostGroup {
   void wake(int32_t index) {
     if (Box* const there = boxes_->reach(index)) ring(there->bells.exec);
   }
-  /// What the task that is carried on waits for.
+  /// The wait of the task that is carried on.
   struct Waiting {
     bool (*look)(void* wait) = nullptr;  // whether it is over
     void* wait = nullptr;

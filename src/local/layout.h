@@ -44,7 +44,7 @@ struct alignas(kLine) SegmentWords {
   std::atomic<uint64_t> value[kSegments];
 };
 
-/// What all ranks of the host write, in pages of its own: to wake the owner, and to meet on the board.
+/// Written by all ranks of the host, in pages of its own: to wake the owner, and to meet on the board.
 struct alignas(kPage) Bells {
   alignas(kLine) std::atomic<uint32_t> exec;     // 1: the owner's executor sleeps
   alignas(kLine) std::atomic<uint32_t> message;  // 1: the owner's message thread sleeps

@@ -10,7 +10,7 @@
 namespace hvd::collective {
 namespace {
 
-/// What the second of two equal calls is granted. payload: bytes of data.
+/// Makes two equal calls: the grant of the second one. payload: bytes of data.
 Grant granted(Grants& grants, const std::string& name, size_t payload, Kind kind = Kind::kAllreduce) {
   const auto call = std::make_shared<Signature>();
   call->kind = kind;
@@ -51,7 +51,7 @@ TEST(Grants, ANameThatHasOutgrownItsSlotGivesItBack) {
   EXPECT_GT(other.number, little.number) << "what is left of the first grant is known as such";
 }
 
-// What is granted may not make a rank write beyond a note.
+// A grant may not make a rank write beyond a note.
 TEST(Grants, WhatFitsIntoANote) {
   Signature call;
   for (const size_t payload : {backend::kSmallBytes, backend::kSmallBytes + 1, backend::kBoardBytes}) {

@@ -15,6 +15,7 @@ namespace hvd::local {
 namespace {
 
 using test::carried;
+using test::waited_in_vain;
 using test::waiting;
 
 struct Groups {
@@ -97,8 +98,7 @@ TEST(LocalGroup, AbortEndsEveryWait) {
     std::promise<void> begun;
     std::thread waiter([&] {
       begun.set_value();
-      const Status status = carried(group, waiting(
-                                               group, [] { return false; }, 1));
+      const Status status = waited_in_vain(group, 1);
       EXPECT_EQ(status.code, HVD_PEER_LOST);
       EXPECT_EQ(status.rank, 10);
       EXPECT_NE(status.message.find("rank 10"), std::string::npos) << status.message;
@@ -168,7 +168,7 @@ TEST(LocalGroup, ATaskThatNeverWaitsIsLeftAtTheDeadline) {
   EXPECT_TRUE(task.outcome().ok());
 }
 
-// What looking throws ends the task, wherever it is looked.
+// An exception from a look ends the task, whoever looked.
 TEST(LocalGroup, ATaskFailsByWhatIsThrownWhileItWaits) {
   Groups groups(2);
   HostGroup& group = *groups.group[0];

@@ -73,14 +73,7 @@ TEST(Scribbled, ASurvivorOfAnOperationReturns) {
     {
       const Scribbler scribbler(*own, seed);
       survives(
-          seed,
-          [&] {
-            EXPECT_EQ(carried(group, waiting(
-                                         group, [] { return false; }, 1))
-                          .code,
-                      HVD_PEER_LOST);
-          },
-          [&] { group.abort(); });
+          seed, [&] { EXPECT_EQ(waited_in_vain(group, 1).code, HVD_PEER_LOST); }, [&] { group.abort(); });
     }
     own->bells.exec = kAwake;
   }
@@ -92,13 +85,7 @@ TEST(Scribbled, AWordAtTheWorstMomentIsOvercome) {
   for (const uint32_t word : {kAwake, kClosed, kClosed + kRung, 77u}) {
     HostGroup group({own, peer}, {0, 1}, 0);
     survives(
-        word,
-        [&] {
-          EXPECT_EQ(carried(group, waiting(
-                                       group, [] { return false; }, 1))
-                        .code,
-                    HVD_PEER_LOST);
-        },
+        word, [&] { EXPECT_EQ(waited_in_vain(group, 1).code, HVD_PEER_LOST); },
         [&] {
           while (own->bells.exec != kAsleep) std::this_thread::yield();
           busy(200);  // asleep in the kernel, most likely
