@@ -26,7 +26,8 @@ namespace {
 constexpr int kNice = 10;
 // Answers that wait to be sent to one of them: a commit, and the pieces that it has asked for at a time.
 constexpr size_t kMostQueued = 16 << 20;
-constexpr Duration kLook = std::chrono::milliseconds(5);
+// A program that commits at each step of 100 us is not to be held up by a message for each commit.
+constexpr Duration kBetweenAnswers = std::chrono::milliseconds(5);
 
 std::string draw_key() {
   std::random_device random;
@@ -65,9 +66,13 @@ FeedServer::FeedServer(std::shared_ptr<state::FeedSource> source, const std::str
                        LoggerPtr logger, Offered offered, const FeedLimits& limits)
     : source_(std::move(source)), logger_(std::move(logger)), limits_(limits), loop_("hvd-feed") {
   loop_.post([this, address, offered = std::move(offered)] { listen(address, offered); });
+  source_->watch(this, [this] {
+    if (waited_for_.exchange(false)) loop_.post([this] { answer_soon(); });
+  });
 }
 
 FeedServer::~FeedServer() {
+  source_->unwatch(this);
   // What is being sent is cut off: whoever is fed asks the next one.
   loop_.stop();
   for (const Fed& fed : fed_) fed.channel->close(Duration(0));
@@ -75,7 +80,7 @@ FeedServer::~FeedServer() {
 
 void FeedServer::listen(const std::string& address, const Offered& offered) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
-  timer_ = std::make_unique<Loop::Timer>(loop_);
+  answer_timer_ = std::make_unique<Loop::Timer>(loop_);
   idle_timer_ = std::make_unique<Loop::Timer>(loop_);
   const std::string key = draw_key();
   wire::ChannelLimits limits;
@@ -169,7 +174,7 @@ void FeedServer::received(const wire::Channel* from, std::span<const uint8_t> fr
     const wire::EnvelopeT message = wire::decode(frame);
     if (const wire::FeedAskT* const ask = message.body.AsFeedAsk()) {
       fed->asks = ask->known;
-      return look_again();
+      return answer_all();
     }
     const wire::FeedTakeT* const take = message.body.AsFeedTake();
     if (take == nullptr) {
@@ -198,7 +203,10 @@ bool FeedServer::answer(const Fed& fed) {
   return true;
 }
 
-void FeedServer::look_again() {
+void FeedServer::answer_all() {
+  answered_ = now();
+  // First: a commit that is made while it looks is told, or seen.
+  waited_for_ = true;
   bool wait = false;
   const std::vector<Fed> all = fed_;  // a channel that takes no more is dropped as it is sent to
   for (const Fed& one : all) {
@@ -213,7 +221,13 @@ void FeedServer::look_again() {
     fed->asks.reset();
     fed->heard = now();
   }
-  if (wait) timer_->start(kLook, [this] { look_again(); });
+  if (!wait) waited_for_ = false;
+}
+
+void FeedServer::answer_soon() {
+  const Duration since = now() - answered_;
+  if (since >= kBetweenAnswers) return answer_all();
+  answer_timer_->start(kBetweenAnswers - since, [this] { answer_all(); });
 }
 
 }  // namespace hvd::elastic

@@ -1,6 +1,7 @@
 // A member feeds those that wait for a place with its last commit, over connections of their own.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -51,7 +52,8 @@ class FeedServer {
   void make_room(const std::string& identity);
   void end_idle();
   bool answer(const Fed& fed);
-  void look_again();
+  void answer_all();
+  void answer_soon();
   void note(hvd_log_level level, const std::string& text);
   template <class Body>
   static void send(wire::Channel& channel, Body body);
@@ -61,8 +63,10 @@ class FeedServer {
   const FeedLimits limits_;
   Loop loop_;  // stopped first, destroyed last: what follows belongs to it
   std::vector<Fed> fed_;
-  RateLimit lines_{10, seconds(1)};  // of the log
-  std::unique_ptr<Loop::Timer> timer_, idle_timer_;
+  std::atomic<bool> waited_for_{false};  // another commit is, by one of them
+  Time answered_{};                      // when it looked last whether there is one
+  RateLimit lines_{10, seconds(1)};      // of the log
+  std::unique_ptr<Loop::Timer> answer_timer_, idle_timer_;
   std::unique_ptr<wire::Listener> listener_;
 };
 

@@ -82,6 +82,16 @@ bool FeedSource::piece(const std::string& key, size_t index, std::vector<uint8_t
   return true;
 }
 
+void FeedSource::watch(const void* watcher, std::function<void()> changed) {
+  const std::lock_guard lock(mutex_);
+  watchers_[watcher] = std::move(changed);
+}
+
+void FeedSource::unwatch(const void* watcher) {
+  const std::lock_guard lock(mutex_);
+  watchers_.erase(watcher);
+}
+
 void FeedSource::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
@@ -107,7 +117,9 @@ FeedPause::~FeedPause() {
   FeedSource& feed = *state_.feed;
   const std::lock_guard lock(feed.mutex_);
   feed.revision_ = revision;
-  if (--feed.pauses_ == 0 && whole && !feed.closed_) feed.variables_ = &state_.variables;
+  if (--feed.pauses_ != 0 || !whole || feed.closed_) return;
+  feed.variables_ = &state_.variables;
+  for (const auto& [watcher, changed] : feed.watchers_) changed();
 }
 
 void FeedCache::fit(const FeedCommit& commit) {

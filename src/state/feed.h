@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,6 +52,12 @@ class FeedSource {
   /// One piece as it is now. False: there is none, now or at all.
   bool piece(const std::string& key, size_t index, std::vector<uint8_t>* ret_bytes) const;
 
+  /// `changed` is called whenever there is a last commit again, by the thread that made it. It must neither
+  /// wait nor call anything here.
+  void watch(const void* watcher, std::function<void()> changed);
+  /// Once it returns the watcher's function is not called any more.
+  void unwatch(const void* watcher);
+
   /// For good.
   void close();
 
@@ -58,6 +65,7 @@ class FeedSource {
   friend class FeedPause;
   const bool readable_;  // by other processes: option local
   mutable std::mutex mutex_;
+  std::map<const void*, std::function<void()>> watchers_;
   bool closed_ = false;
   int pauses_ = 0;
   uint64_t revision_ = 0;

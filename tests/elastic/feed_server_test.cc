@@ -10,7 +10,9 @@
 #include <future>
 #include <string>
 
+#include "state/fabric.h"
 #include "state/feed.h"
+#include "state/state.h"
 #include "support.h"
 #include "wire/messages.h"
 #include "wire/tls.h"
@@ -180,6 +182,36 @@ TEST_F(Feeding, WhoSaysNothingIsLetGoAndWhoWaitsForACommitStays) {
   EXPECT_TRUE(silent->over());
   EXPECT_TRUE(waits->events.get().over.empty());
   EXPECT_TRUE(waits->served());
+}
+
+TEST_F(Feeding, WhoWaitsForACommitHasItOnceItIsMade) {
+  state::Fabric alone(1);
+  uint64_t step = 1;
+  state::State state(nullptr, nullptr, nullptr, {});
+  state.add_value("step", &step, sizeof(step));
+  state::SyncResult result;
+  ASSERT_TRUE(state.sync(alone.engine(0), 0, 1, std::vector{state.summary()}, kDeadline, &result).ok());
+  source = state.feed();
+  serve({});
+  const auto one = fed(1), two = fed(2);
+  uint64_t known = 0;  // one more than the revision that it has
+  for (int commit = 0; commit < 5; ++commit) {
+    wire::FeedAskT ask;
+    ask.known = known;
+    const int before = one->events.get().frames;
+    one->say(ask);
+    two->say(ask);
+    if (commit > 0) {
+      ASSERT_TRUE(fed(3)->served());  // later than what was asked before
+      EXPECT_EQ(one->events.get().frames, before) << "what it has was sent again";
+      ++step;
+      ASSERT_TRUE(state.save().ok());
+    }
+    for (const auto* each : {&one, &two}) {
+      ASSERT_TRUE((*each)->events.wait([&](const auto& e) { return e.frames > before; })) << commit;
+    }
+    known = state.summary().revision + 1;
+  }
 }
 
 TEST_F(Feeding, WhoConnectsAndLiesAgainAndAgainDoesNotFillTheLog) {

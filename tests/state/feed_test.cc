@@ -293,6 +293,23 @@ TEST_P(Feed, NothingIsFedBeforeTheFirstSyncNorAfterTheEnd) {
   EXPECT_FALSE(source->piece("small", 0, &bytes));
 }
 
+TEST_P(Feed, WhoWatchesIsToldOfEachCommit) {
+  const std::shared_ptr<FeedSource> source = a.state.feed();
+  int told = 0, others = 0;
+  source->watch(&told, [&] { ++told; });
+  source->watch(&others, [&] { ++others; });
+  ASSERT_TRUE(a.state.save().ok());
+  EXPECT_EQ(told, 1);
+  ASSERT_TRUE(a.state.begin().ok());
+  EXPECT_EQ(told, 1) << "the commit before is still the last one";
+  ASSERT_TRUE(a.state.end().ok());
+  EXPECT_EQ(told, 2);
+  source->unwatch(&told);
+  ASSERT_TRUE(a.state.save().ok());
+  EXPECT_EQ(told, 2);
+  EXPECT_EQ(others, 3);
+}
+
 TEST_P(Feed, IsReadWhileCommitsGoOn) {
   // Whatever a piece is read between, it is of one commit: all its bytes are the same.
   std::atomic<bool> ended{false};
