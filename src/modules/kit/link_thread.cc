@@ -20,7 +20,6 @@ constexpr size_t kMaxStrangers = 256;
 constexpr std::chrono::milliseconds kToGreet{2000}, kToGreetOfEach{10};  // a large job's machine is busy
 constexpr int kMostSteps = 1 << 20;  // that are told apart; a module has a few
 constexpr std::chrono::milliseconds kRest{100};
-constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};  // before a peer is dialed again
 
 void prepare(int fd) {
   const auto set = [fd](int level, int option, int value) {
@@ -406,95 +405,6 @@ void Links::write(const ConnectionPtr& connection, std::vector<uint8_t> bytes) {
 void Links::flush(const ConnectionPtr& connection) {
   std::lock_guard<std::mutex> lock(connection->mutex);
   if (!connection->dead) flush_locked(*connection);
-}
-
-// A connection that ended before both ends had greeted. Strangers may have crowded it out: no word about its
-// peer.
-void Links::broke(const ConnectionPtr& connection, const std::string& why) {
-  if (!connection->handshake.dials()) return forget(connection);
-  if (connection->deadline != Clock::time_point{} && connection->deadline <= Clock::now())
-    return lost(connection, why + " before it greeted");
-  Dial again = connection->dial;
-  ++again.attempt;
-  again.when = Clock::now() + std::min(kLongestPause, kShortestPause * (1 << std::min(again.attempt, 6)));
-  redials_.push_back(again);
-  constexpr int kNoted = 4;  // what is over at once needs no word
-  if (again.attempt == kNoted)
-    hooks_.log(name_of(connection->peer) + " " + why + " before it greeted: dialed again");
-  forget(connection);
-}
-
-void Links::forget(const ConnectionPtr& connection) {
-  {
-    std::lock_guard<std::mutex> lock(connection->mutex);
-    connection->dead = true;
-    connection->out = {};
-    watch(connection->socket.fd(), connection->id, 0, EPOLL_CTL_DEL);
-    if (!connection->greeted)
-      connection->socket.close();  // of a greeted one other threads may hold on to the number
-  }
-  young_.erase(connection->id);
-  grown_.erase(connection->id);
-}
-
-// Behind messages that came before the generation was open the peer may have said that it goes.
-Links::Peer Links::last_word(const Connection& connection) {
-  Peer word = Peer::kGone;
-  FrameHeader header;
-  for (size_t at = 0; connection.in.size() - at >= sizeof(header); at += sizeof(header) + header.size) {
-    std::memcpy(&header, connection.in.data() + at, sizeof(header));
-    if (header.kind == Frame::kBye) word = Peer::kLeft;
-    if (header.kind == Frame::kGaveUp) word = Peer::kGaveUp;
-    if (header.size > connection.in.size() - at - sizeof(header)) break;
-  }
-  return word;
-}
-
-void Links::lost(const ConnectionPtr& connection, const std::string& why, bool blames) {
-  if (connection != nullptr && connection->peer < 0) return forget(connection);  // a stranger
-  const int peer = connection != nullptr ? connection->peer : -1;
-  // What is dialed later is needed even of a peer that has left in peace.
-  const bool needed = connection == nullptr || !connection->greeted;
-  const Peer last = connection != nullptr ? last_word(*connection) : Peer::kGone;
-  if (connection != nullptr) forget(connection);
-  lost_peer(peer, last, peer >= 0 ? name_of(peer) + " " + why : why, blames, needed);
-}
-
-void Links::lost_peer(int peer, Peer last, const std::string& text, bool blames, bool needed) {
-  bool report = false;
-  int32_t blamed = -1;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Peer state = Peer::kGone;
-    if (peer >= 0) {
-      Peer& kept = peers_[static_cast<size_t>(peer)];
-      if (kept == Peer::kThere) kept = last;
-      state = kept;
-    }
-    if ((needed || state != Peer::kLeft) && !aborted_ && !stopping_ && !failed_) {
-      failed_ = true;
-      failed_peer_ = state == Peer::kGaveUp || !blames ? -1 : peer;
-      failed_text_ = text;
-      report = open_;
-    }
-    blamed = failed_peer_;
-  }
-  changed_.notify_all();
-  if (!report) return;
-  if (star_ && group_.rank == 0) tell_all(Frame::kLost, &blamed, sizeof(blamed));
-  hooks_.failure(blamed, text);
-}
-
-// The others need no link to a rank to learn of its end.
-void Links::told_lost(const uint8_t* body) {
-  int32_t peer = -1;
-  std::memcpy(&peer, body, sizeof(peer));
-  const bool known = peer > 0 && peer != group_.rank && static_cast<size_t>(peer) < group_.members.size();
-  if (known) {
-    lost_peer(peer, Peer::kGone, name_of(peer) + " closed its link: its process is gone", true, true);
-  } else {
-    lost_peer(-1, Peer::kGone, "rank 0 heard that the generation was given up", true, true);
-  }
 }
 
 }  // namespace hvdkit
