@@ -2,6 +2,8 @@
 
 A process that is started with Clocks.environment(name), or by way of Clocks.WRAPPER, has a clock of its own.
 A file says by how many seconds it differs from the machine's, and is read each time the process asks.
+NO_FAKE_STAT: libfaketime changes the times of files under a semaphore that a process shares with its children.
+One that was killed there let all others of the job hang in stat(), a next driver, too.
 """
 
 import glob
@@ -33,7 +35,7 @@ class Clocks:
     # What starts a worker, in the environment of Clocks.for_workers: its clock has its process's number.
     WRAPPER = """
 export FAKETIME_TIMESTAMP_FILE="$HVD_TEST_CLOCKS/$$" LD_PRELOAD="$HVD_TEST_CLOCK_LIBRARY"
-export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_DISABLE_SHM=1
+export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_DISABLE_SHM=1 NO_FAKE_STAT=1
 echo +0 > "$FAKETIME_TIMESTAMP_FILE"
 """
 
@@ -51,7 +53,7 @@ echo +0 > "$FAKETIME_TIMESTAMP_FILE"
         self.set(name, 0)
         return {
             "LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": self._path(name), "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DISABLE_SHM": "1"
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DISABLE_SHM": "1", "NO_FAKE_STAT": "1"
         }
 
     def set(self, name, offset):
