@@ -2,8 +2,10 @@
 #include "modules/mpi/runtime.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "modules/kit/net.h"
@@ -13,6 +15,7 @@ namespace hvdmpi {
 namespace {
 
 constexpr std::chrono::seconds kLeave{5};  // of a thread whose calls take microseconds
+constexpr std::chrono::seconds kBegin{5};  // of MPI, when the process ends
 #ifndef OPEN_MPI
 constexpr std::chrono::seconds kProbe{7};  // a join that was given up may hold MPICH's lock for 5
 #endif
@@ -22,8 +25,10 @@ constexpr std::chrono::seconds kProbe{7};  // a join that was given up may hold 
 void check(int code, const char* what) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) std::strcpy(text, "an error without a text");
+  int length = 0, begun = 0;
+  MPI_Initialized(&begun);  // before that Open MPI would end the process
+  if (begun == 0 || MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+    std::strcpy(text, "an error without a text");
   throw Failure(HVD_PEER_LOST, std::string(what) + ": " + text, -1, code);
 }
 
@@ -63,8 +68,19 @@ Runtime::Runtime() { world_.id = hvdkit::random_token(); }
 
 std::shared_ptr<Call> Runtime::begin() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (beginning_ == nullptr) beginning_ = Call::start([this] { run(); });
+  if (beginning_ == nullptr) {
+    process_ = getpid();
+    std::atexit([] { Runtime::get().let_begin(); });
+    beginning_ = Call::start([this] { run(); });
+  }
   return beginning_;
+}
+
+// The destructors of libraries, which run at the end of the process, would take back what MPI's beginning uses
+// in the other thread: a SIGSEGV.
+void Runtime::let_begin() {
+  const bool here = beginning_ != nullptr && getpid() == process_;  // a child has no such thread
+  if (here) beginning_->wait(Clock::now() + kBegin);
 }
 
 void Runtime::ready(Clock::time_point deadline) {

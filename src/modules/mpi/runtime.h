@@ -111,7 +111,8 @@ class Runtime {
   int met();
 
  private:
-  void run();  // in the call's thread
+  void run();        // in the call's thread
+  void let_begin();  // at the end of the process
   void check_usable(Clock::time_point deadline);
 
   std::atomic<uint64_t> reached_{0};
@@ -122,6 +123,7 @@ class Runtime {
   std::condition_variable left_;
   int inside_ = 0;  // threads between enter and leave
   std::shared_ptr<Call> beginning_;
+  pid_t process_ = 0;  // that has begun it
   bool mine_ = false;  // this module has begun MPI
   bool disturbed_ = false;
   int met_ = 0;

@@ -1,6 +1,8 @@
 // Processes that die, come and go.
 #include <sys/wait.h>
 
+#include <cstdlib>
+
 #include "hvd/hvd.h"
 #include "modules/mpi_elastic/ranks.h"
 
@@ -209,6 +211,20 @@ TEST_P(MpiExit, InTheMiddleOfAnOperation) {
   EXPECT_EQ(ranks[1]->hear(), "(gone)");
   const int other = ranks[1]->wait();
   EXPECT_TRUE(WIFEXITED(other) && WEXITSTATUS(other) == 0) << other;
+}
+
+TEST_F(MpiProcesses, MayExitWhileMpiBegins) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "a sanitizer's library must be the first one";
+#endif
+  MpiJob job;
+  ASSERT_EQ(setenv("LD_PRELOAD", HVD_TEST_SLOW_INIT, 1), 0);
+  MpiRank rank(job);
+  unsetenv("LD_PRELOAD");
+  rank.tell("exit");
+  EXPECT_EQ(rank.hear(), "(gone)");
+  const int status = rank.wait();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 INSTANTIATE_TEST_SUITE_P(, MpiExit, testing::Bool(), [](const testing::TestParamInfo<bool>& info) {
