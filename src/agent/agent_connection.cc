@@ -17,7 +17,7 @@ namespace {
 
 constexpr Duration kLongestDelay = std::chrono::seconds(1);
 constexpr Duration kHello = std::chrono::seconds(5);
-constexpr int64_t kShortestBeatMs = 10, kLongestBeatMs = 24 * 3600 * 1000;
+constexpr int64_t kShortestBeatMs = 10, kLongestBeatMs = int64_t{24} * 3600 * 1000;
 
 }  // namespace
 

@@ -118,8 +118,9 @@ CoreActions AgentCore::ordered(Order order, Time now) {
       actions.push_back(LaunchWorker{std::move(*start)});
     }
   } else if (const auto* stop = std::get_if<wire::AgentStopT>(&order)) {
-    const Duration grace = std::clamp<Duration>(
-        milliseconds(std::clamp<int64_t>(stop->grace_ms, 0, 24 * 3600 * 1000)), Duration(0), kLongestGrace);
+    const Duration grace =
+        std::clamp<Duration>(milliseconds(std::clamp<int64_t>(stop->grace_ms, 0, int64_t{24} * 3600 * 1000)),
+                             Duration(0), kLongestGrace);
     if (const auto found = workers_.find(stop->worker);
         found != workers_.end() && !found->second.orphan && found->second.running) {
       actions.push_back(StopProcess{stop->worker, grace});

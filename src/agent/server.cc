@@ -297,7 +297,7 @@ void Server::drop(const ConnectionPtr& connection, const std::string& why) {
 }
 
 void Server::drain(const ConnectionPtr& connection, const wire::AgentDrainT& said) {
-  constexpr int64_t kLongestMs = 24 * 3600 * 1000;
+  constexpr int64_t kLongestMs = int64_t{24} * 3600 * 1000;
   if (!drain_ || ending_) return;
   // Each wish is a line of the log. One that came before is for another driver.
   uint64_t& heard = drained_[connection->host];

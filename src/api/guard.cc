@@ -29,7 +29,7 @@ Status caught() noexcept {
 }
 
 Duration timeout_of(int64_t timeout_ns, Duration fallback) {
-  constexpr int64_t kLongest = 365 * 24 * 3600 * HVD_SECOND;
+  constexpr int64_t kLongest = int64_t{365} * 24 * 3600 * HVD_SECOND;
   if (timeout_ns < 0 || timeout_ns > kLongest) {
     throw Error(HVD_INVALID, fmt::format("timeout_ns is {}: expected 0 (the default) to {} (365 days)",
                                          timeout_ns, kLongest));

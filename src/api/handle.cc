@@ -226,8 +226,8 @@ const void* open_slot(std::shared_ptr<void> object, HandleKind kind) {
   slot.process.store(current_process(), std::memory_order_relaxed);
   const uint64_t word = slot.word.load(std::memory_order_relaxed);
   slot.word.store(word | kOpen, std::memory_order_release);
-  return reinterpret_cast<const void*>(
-      encode({slot.index, turn_of(word), kind}));  // NOLINT(performance-no-int-to-ptr)
+  const uintptr_t number = encode({slot.index, turn_of(word), kind});
+  return reinterpret_cast<const void*>(number);  // NOLINT(performance-no-int-to-ptr): it points to nothing
 }
 
 std::shared_ptr<void> close_slot(const void* handle, HandleKind kind) {

@@ -42,6 +42,7 @@ void copy_line(uint8_t* to, const uint8_t* from) {
 }
 
 inline void prefetch(const uint8_t* from, size_t ahead) {  // which may lie beyond what can be read
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(from) + ahead), _MM_HINT_T0);
 }
 

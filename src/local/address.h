@@ -23,7 +23,7 @@ struct Identity {
   uint32_t layout = kLayoutVersion;
   uint64_t bytes = sizeof(Box);
   // The check takes the literal 0 of the comparison that the compiler writes for a null pointer.
-  auto operator<=>(const Identity&) const = default;  // NOLINT(modernize-use-nullptr)
+  auto operator<=>(const Identity&) const = default;
 };
 
 /// HVD_UNAVAILABLE: this process can't tell (no /proc).

@@ -300,9 +300,10 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     const auto rank = static_cast<int32_t>(members.size());
     if (w == root) assign.root = rank;
     // Nobody asks its event for these again: the next generation is formed of what it says then.
-    formed->members.push_back(Member{w->id, w->event.host.empty() ? w->host.str() : std::move(w->event.host),
-                                     std::move(w->event.offers), 0, w->event.has_state, w->event.revision,
-                                     w->event.digest});
+    std::string host = std::move(w->event.host);
+    if (host.empty()) host = w->host.str();
+    formed->members.push_back(Member{w->id, std::move(host), std::move(w->event.offers), 0,
+                                     w->event.has_state, w->event.revision, w->event.digest});
     Member& member = formed->members.back();
     w->in_roster = true;
     const bool same_host = last != nullptr && last->at_home && w->at_home && w->host.shares(last->host);

@@ -9,18 +9,20 @@
 
 namespace hvd::membership {
 
-/// A text that never changes: a copy of it takes no memory of its own.
+/// A text that never changes: a copy of it takes no memory of its own. It is used like a std::string.
 class Name {
  public:
   Name() = default;
+  // NOLINTBEGIN(google-explicit-constructor)
   Name(std::string text) : text_(std::make_shared<const std::string>(std::move(text))) {}
   Name(const char* text) : Name(std::string(text)) {}
+  operator const std::string&() const { return str(); }
+  // NOLINTEND(google-explicit-constructor)
 
   const std::string& str() const {
     static const std::string empty;
     return text_ ? *text_ : empty;
   }
-  operator const std::string&() const { return str(); }
 
   /// Equal, without a look at the characters; false if only these tell.
   bool shares(const Name& other) const { return text_ == other.text_; }

@@ -137,7 +137,7 @@ SessionCore::Actions SessionCore::candidate_received(const wire::EnvelopeT& mess
     log(HVD_LOG_INFO, fmt::format("the driver at {} can't take worker {} back now: {}", config_.driver,
                                   config_.worker, refused->reason));
     drop_candidate(now + kLongPause);
-  } else if (!ours) {
+  } else if (!ours) {  // NOLINT(bugprone-branch-clone): as with a message that is none of these
     drop_candidate(now + kLongPause);
   } else if (const wire::JobEndedT* ended = body.AsJobEnded()) {
     end(Status(ended->success ? HVD_OK : HVD_JOB_FAILED, ended->reason));

@@ -64,6 +64,7 @@ struct Summary {
 /// far as that goes: nobody leads by claiming state (contract 5, 16).
 struct Known {
   Known() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): as good as a list
   Known(std::vector<Summary> all, bool unchanged = true) : ranks(std::move(all)), still(unchanged) {}
   std::vector<Summary> ranks;  // by rank; empty: nothing is known
   bool still = false;          // all have what they had then: where they agree nothing is sent

@@ -25,6 +25,7 @@ extern const ChecksumKernel kChecksumPortable, kChecksumAvx2;
 #include <xxhash.h>
 
 namespace hvdkit {
+// NOLINTNEXTLINE(misc-definitions-in-headers): each file that includes it names its own
 const ChecksumKernel HVDKIT_CHECKSUM_KERNEL = {
     [](const void* data, size_t size) -> uint64_t { return XXH3_64bits(data, size); },
     []() -> void* {

@@ -57,7 +57,7 @@ void remove_segments() {
   }
 }
 
-SessionHold::SessionHold() {
+SessionHold::SessionHold() {  // NOLINT(modernize-use-equals-default): of Open MPI 4 alone
 #if defined(OPEN_MPI) && OMPI_MAJOR_VERSION < 5
   constexpr int kAttempts = 1000;  // each is undone by a daemon that starts at that very moment
   std::string base = "/tmp";
