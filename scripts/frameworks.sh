@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs frameworks of PyPI's into build/frameworks and runs the tests of their bindings against
-# build/release: scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch[==VERSION]]... (jax
-# and lightgbm if none is named). A version has an environment of its own, build/frameworks-torch-VERSION: the
-# newest and one of two years ago. scripts/test.sh alone never does: they are hundreds of megabytes.
+# build/release: scripts/frameworks.sh [jax|lightgbm|lightning|ray|spark|tensorflow|torch]... (jax and
+# lightgbm if none is named). scripts/test.sh alone never does: they are hundreds of megabytes.
+# `scripts/frameworks.sh torch==2.5.1`, or tensorflow==2.12.0, alone: a version has an environment of its own,
+# build/frameworks-torch-2.5.1. These two are the oldest that are tested.
 # HVD_PYTORCH_SOURCE: a checkout of PyTorch, files of whose own tests run besides.
 # `scripts/frameworks.sh burn`, alone, builds the Rust crate hvd-burn with crates of crates.io in build/burn.
 # `scripts/frameworks.sh horovod`, alone, runs Horovod's own tests and examples. It fails if an example does,
@@ -40,12 +41,18 @@ for file, by_ranks in json.load(open(sys.argv[1])).items():
   exit
 fi
 environment=build/frameworks pinned=()
-if [ $# -eq 1 ] && [[ $1 == torch==* ]]; then environment+=-torch-${1#*==} frameworks=(torch) pinned=("$1" 'numpy<2.3'); fi
+if [ $# -eq 1 ] && [[ $1 =~ ^(torch|tensorflow)==(.+)$ ]]; then
+  frameworks=("${BASH_REMATCH[1]}") environment+=-${BASH_REMATCH[1]}-${BASH_REMATCH[2]}
+  case ${frameworks[0]} in
+    torch) pinned=("$1" 'numpy<2.3') ;;
+    tensorflow) pinned=("tensorflow-cpu==${BASH_REMATCH[2]}") ;;
+  esac
+fi
 for framework in "${frameworks[@]}"; do
   case $framework in
     jax | lightgbm | lightning | ray | spark | tensorflow | torch) ;;
     *) echo "$0: '$framework': expected jax, lightgbm, lightning, ray, spark, tensorflow, torch," \
-            "or alone burn, horovod or torch==VERSION" >&2; exit 2 ;;
+            "or alone burn, horovod, tensorflow==VERSION or torch==VERSION" >&2; exit 2 ;;
   esac
 done
 [ -d build/release ] || { echo "$0: build the release preset first" >&2; exit 1; }

@@ -1,5 +1,5 @@
-"""Which Keras it is, and what differs: Keras 3 on TensorFlow, PyTorch or JAX, or the Keras 2 of package
-tf_keras."""
+"""Which Keras it is, and what differs: Keras 3 on TensorFlow, PyTorch or JAX, or Keras 2: that of package
+tf_keras, or of TensorFlow before 2.16."""
 
 from __future__ import annotations
 
@@ -8,10 +8,23 @@ from typing import Any
 
 from ..errors import InvalidError
 
-if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
-    import tf_keras as keras
-else:
+
+
+def _find() -> Any:
+    if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
+        try:
+            import tf_keras
+            return tf_keras
+        except ImportError:  # TensorFlow before 2.16 needs none
+            pass
     import keras
+    if not keras.__version__.startswith("2."):
+        return keras
+    import tensorflow  # has the names that are public: in package keras of that time they are elsewhere
+    return tensorflow.keras
+
+
+keras = _find()
 
 IS_KERAS_3 = not keras.__version__.startswith("2.")
 

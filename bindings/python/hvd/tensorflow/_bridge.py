@@ -8,6 +8,7 @@ TensorFlow keeps the nodes of a function in program order, and every rank calls 
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
@@ -20,6 +21,9 @@ from ..tensors import CODES
 from . import _graph
 
 _ALIGNMENT = 64  # TensorFlow ends the process where a tensor's memory is not aligned so
+# NumPy before 1.24 gives an array back without the interpreter's lock, and TensorFlow lets go of tensors in
+# threads that don't hold it: that ends the process.
+_GIVES_ARRAYS = np.lib.NumpyVersion(np.__version__) >= "1.24.0"
 
 
 class _LastFailure:
@@ -55,18 +59,30 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 def array_of(tensor: Any) -> np.ndarray:
     """The memory of an eager tensor or a variable's present value, read-only. The array keeps the tensor, and
     a variable whose value is kept takes other memory when it is written."""
-    if isinstance(tensor, tf.Variable):
+    if type(tensor).__name__ == "ResourceVariable":  # read_value() adds an Identity, which takes as long again
+        tensor = tf.raw_ops.ReadVariableOp(resource=tensor.handle, dtype=tensor.dtype)
+    elif isinstance(tensor, tf.Variable):
         tensor = tensor.read_value()
     if hasattr(tensor, "numpy") and not tensor.shape.rank:
         tensor = tensor.numpy()  # some scalars have no buffer (bfloat16)
     return np.asarray(tensor, order="C")
 
 
+def alias(array: np.ndarray) -> np.ndarray:
+    """The same memory as one that may be written, for an operation that takes no other and does not write."""
+    if array.flags.writeable or not array.nbytes:
+        return array
+    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+    memory._owner = array  # keeps it
+    return np.frombuffer(memory, np.uint8).view(array.dtype).reshape(array.shape)
+
+
 def tensor_of(array: np.ndarray) -> tf.Tensor:
     """An eager tensor of an array's memory, which nobody else may use from then on; of a copy where the array
     is none of empty()'s."""
     flags = array.flags
-    if array.nbytes and flags.c_contiguous and flags.writeable and array.ctypes.data % _ALIGNMENT == 0:
+    aligned = array.ctypes.data % _ALIGNMENT == 0
+    if _GIVES_ARRAYS and array.nbytes and flags.c_contiguous and flags.writeable and aligned:
         known = array.dtype.name != "bfloat16"  # which DLPack has, and NumPy does not hand out
         tensor = tf.experimental.dlpack.from_dlpack((array if known else array.view(np.uint16)).__dlpack__())
         return tensor if known else tf.bitcast(tensor, tf.bfloat16)

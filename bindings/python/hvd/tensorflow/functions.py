@@ -46,16 +46,16 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
     label = name or "broadcast_variables"
 
     def send(*arrays: np.ndarray) -> list[np.ndarray]:
-        if plain.rank() == root_rank:
-            results = [np.array(array) for array in arrays]
-        else:
-            results = [_bridge.empty(array.shape, array.dtype) for array in arrays]
+        """What the root has is sent from where it is. It gives that back."""
+        root = plain.rank() == root_rank
+        results = [_bridge.alias(a) if root else _bridge.empty(a.shape, a.dtype) for a in arrays]
         plain.broadcast_variables(results, root_rank, label, process_set=process_set)
-        return results
+        return list(arrays) if root else results
 
     if tf.executing_eagerly():
-        for target, array in zip(targets, send(*[_bridge.array_of(target) for target in targets])):
-            if plain.rank() != root_rank:
+        results = send(*[_bridge.array_of(target) for target in targets])
+        if plain.rank() != root_rank:
+            for target, array in zip(targets, results):
                 target.assign(_bridge.tensor_of(array))
         return None
     values = _bridge.call(send, [target.read_value() for target in targets],
