@@ -1,8 +1,9 @@
 """Horovod and libhvd beside each other: one script for Horovod, with either package.
 
-HVD_BENCH_BIN=build/release/bin PYTHON tests/bench/horovod_bench.py [--rounds 9] [--turns 5] [--json FILE]
+HVD_BENCH_BIN=build/release/bin PYTHON tests/bench/horovod_bench.py [--framework torch|tensorflow]
+    [--rounds 9] [--turns 5] [--json FILE]
 
-PYTHON has PyTorch and Horovod (pip builds it: HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1). Two ranks that
+PYTHON has the framework and Horovod (pip builds it: HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1). Two ranks that
 horovodrun starts, over Gloo and, if Horovod has it, over MPI; the contenders take turns in rounds. Then jobs
 of two workers that train elastically, in turns: a worker is killed, and the time until the other has made its
 next step is taken; or a host is added, and the time until three have made a step, and the longest step of
@@ -56,7 +57,7 @@ WAYS = {
 def command(options, *script):
     return [
         sys.executable, "-m", "horovod.runner.launch", *options, sys.executable, "-B",
-        str(HERE / "ranks_horovod.py"), *script
+        str(HERE / f"ranks_horovod_{given.framework}.py"), *script
     ]
 
 
@@ -231,6 +232,7 @@ def tell(what, times, unit):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=("torch", "tensorflow"), default="torch")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path)
