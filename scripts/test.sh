@@ -5,8 +5,8 @@
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format, 3 minutes of
 #           chaos, 10 seconds of each fuzzer and most of the quick lane under sanitizers. What CI runs.
-#   extended  full, then clang-tidy, sanitizers at length, fuzzers for longer, the crates that build the library,
-#             on bare Debian systems the wheel and the pages' lines, and aarch64 in an emulator
+#   extended  full, then clang-tidy, sanitizers at length, fuzzers for longer, the crates that build the
+#             library, on bare Debian systems the wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
 # for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores; in lane quick, which waits a lot,
 # twice that).

@@ -3,11 +3,11 @@
 HVD_BENCH_BIN=build/release/bin PYTHON tests/bench/horovod_bench.py [--framework torch|tensorflow]
     [--rounds 9] [--turns 5] [--json FILE]
 
-PYTHON has the framework and Horovod (pip builds it: HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1). Two ranks that
-horovodrun starts, over Gloo and, if Horovod has it, over MPI; the contenders take turns in rounds. Then jobs
-of two workers that train elastically, in turns: a worker is killed, and the time until the other has made its
-next step is taken; or a host is added, and the time until three have made a step, and the longest step of
-those that were there. Printed: Horovod's time over libhvd's, median and range over the rounds.
+PYTHON has the framework and Horovod (pip builds it: HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1). Two ranks
+that horovodrun starts, over Gloo and, if Horovod has it, over MPI; the contenders take turns in rounds. Then
+jobs of two workers that train elastically, in turns: a worker is killed, and the time until the other has
+made its next step is taken; or a host is added, and the time until three have made a step, and the longest
+step of those that were there. Printed: Horovod's time over libhvd's, median and range over the rounds.
 """
 
 import argparse

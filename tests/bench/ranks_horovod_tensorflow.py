@@ -1,5 +1,5 @@
-"""A TensorFlow script for Horovod as a contender of horovod_bench, like ranks_horovod_torch.py. What is measured
-runs in a tf.function, as steps do, but for the broadcast of variables and the commit."""
+"""A TensorFlow script for Horovod as a contender of horovod_bench, like ranks_horovod_torch.py. What is
+measured runs in a tf.function, as steps do, but for the broadcast of variables and the commit."""
 
 import os
 import sys

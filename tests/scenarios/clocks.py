@@ -2,8 +2,8 @@
 
 A process that is started with Clocks.environment(name), or by way of Clocks.WRAPPER, has a clock of its own.
 A file says by how many seconds it differs from the machine's, and is read each time the process asks.
-NO_FAKE_STAT: libfaketime changes the times of files under a semaphore that a process shares with its children.
-One that was killed there let all others of the job hang in stat(), a next driver, too.
+NO_FAKE_STAT: libfaketime changes the times of files under a semaphore that a process shares with its
+children. One that was killed there let all others of the job hang in stat(), a next driver, too.
 """
 
 import glob

@@ -1,5 +1,5 @@
-// Connections that end: strangers are forgotten, peers that have not greeted are dialed again, who has greeted is
-// lost.
+// Connections that end: strangers are forgotten, peers that have not greeted are dialed again, who has
+// greeted is lost.
 #include <sys/epoll.h>
 
 #include <algorithm>

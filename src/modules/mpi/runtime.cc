@@ -76,8 +76,8 @@ std::shared_ptr<Call> Runtime::begin() {
   return beginning_;
 }
 
-// The destructors of libraries, which run at the end of the process, would take back what MPI's beginning uses
-// in the other thread: a SIGSEGV.
+// The destructors of libraries, which run at the end of the process, would take back what MPI's beginning
+// uses in the other thread: a SIGSEGV.
 void Runtime::let_begin() {
   const bool here = beginning_ != nullptr && getpid() == process_;  // a child has no such thread
   if (here) beginning_->wait(Clock::now() + kBegin);

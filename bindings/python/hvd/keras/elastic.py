@@ -18,11 +18,16 @@ _Callback = _keras.keras.callbacks.Callback
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """hvd.elastic.run; on TensorFlow it sees what is behind the error of a graph."""
-    if _keras.backend() == "tensorflow":
+    """hvd.elastic.run; on TensorFlow and JAX it sees what is behind the error of a compiled step."""
+    kind = _keras.backend()
+    if kind == "tensorflow":
         from ..tensorflow.elastic import run as tensorflow_run
 
         return tensorflow_run(function)
+    if kind == "jax":
+        from ..jax.elastic import run as jax_run
+
+        return jax_run(function)
     return _plain_run(function)
 
 

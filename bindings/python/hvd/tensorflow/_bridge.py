@@ -59,7 +59,7 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 def array_of(tensor: Any) -> np.ndarray:
     """The memory of an eager tensor or a variable's present value, read-only. The array keeps the tensor, and
     a variable whose value is kept takes other memory when it is written."""
-    if type(tensor).__name__ == "ResourceVariable":  # read_value() adds an Identity, which takes as long again
+    if type(tensor).__name__ == "ResourceVariable":  # read_value() adds an Identity: twice the time
         tensor = tf.raw_ops.ReadVariableOp(resource=tensor.handle, dtype=tensor.dtype)
     elif isinstance(tensor, tf.Variable):
         tensor = tensor.read_value()
