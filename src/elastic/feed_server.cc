@@ -67,7 +67,10 @@ FeedServer::FeedServer(std::shared_ptr<state::FeedSource> source, const std::str
     : source_(std::move(source)), logger_(std::move(logger)), limits_(limits), loop_("hvd-feed") {
   loop_.post([this, address, offered = std::move(offered)] { listen(address, offered); });
   source_->watch(this, [this] {
-    if (waited_for_.exchange(false)) loop_.post([this] { answer_soon(); });
+    if (!waited_for_.exchange(false)) return;
+    try {
+      loop_.post([this] { answer_soon(); });
+    } catch (const std::exception&) { waited_for_ = true; }  // no memory: the next commit tells
   });
 }
 

@@ -53,7 +53,7 @@ class FeedSource {
   bool piece(const std::string& key, size_t index, std::vector<uint8_t>* ret_bytes) const;
 
   /// `changed` is called whenever there is a last commit again, by the thread that made it. It must neither
-  /// wait nor call anything here.
+  /// wait nor throw, nor call anything here.
   void watch(const void* watcher, std::function<void()> changed);
   /// Once it returns the watcher's function is not called any more.
   void unwatch(const void* watcher);
