@@ -2,10 +2,8 @@
 #include "modules/mpi/runtime.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "modules/kit/net.h"
@@ -15,7 +13,6 @@ namespace hvdmpi {
 namespace {
 
 constexpr std::chrono::seconds kLeave{5};  // of a thread whose calls take microseconds
-constexpr std::chrono::seconds kBegin{5};  // of MPI, when the process ends
 #ifndef OPEN_MPI
 constexpr std::chrono::seconds kProbe{7};  // a join that was given up may hold MPICH's lock for 5
 #endif
@@ -68,19 +65,17 @@ Runtime::Runtime() { world_.id = hvdkit::random_token(); }
 
 std::shared_ptr<Call> Runtime::begin() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (beginning_ == nullptr) {
-    process_ = getpid();
-    std::atexit([] { Runtime::get().let_begin(); });
-    beginning_ = Call::start([this] { run(); });
-  }
+  if (beginning_ == nullptr) beginning_ = Call::start([this] { run(); });
   return beginning_;
 }
 
-// The destructors of libraries, which run at the end of the process, would take back what MPI's beginning
-// uses in the other thread: a SIGSEGV.
-void Runtime::let_begin() {
-  const bool here = beginning_ != nullptr && getpid() == process_;  // a child has no such thread
-  if (here) beginning_->wait(Clock::now() + kBegin);
+void Runtime::let_begin(Clock::time_point deadline) {
+  std::shared_ptr<Call> beginning;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    beginning = beginning_;
+  }
+  if (beginning != nullptr) beginning->wait(deadline);
 }
 
 void Runtime::ready(Clock::time_point deadline) {

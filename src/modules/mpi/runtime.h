@@ -57,6 +57,8 @@ class Runtime {
   std::shared_ptr<Call> begin();
   /// Begins it and waits. Throws Failure.
   void ready(Clock::time_point deadline);
+  /// If it is beginning: waits until it has.
+  void let_begin(Clock::time_point deadline);
 
   /// Throws Failure(HVD_UNAVAILABLE) if teams of these sizes can't be joined to one, as far as this process
   /// can tell before MPI has begun.
@@ -111,8 +113,7 @@ class Runtime {
   int met();
 
  private:
-  void run();        // in the call's thread
-  void let_begin();  // at the end of the process
+  void run();  // in the call's thread
   void check_usable(Clock::time_point deadline);
 
   std::atomic<uint64_t> reached_{0};
@@ -123,7 +124,6 @@ class Runtime {
   std::condition_variable left_;
   int inside_ = 0;  // threads between enter and leave
   std::shared_ptr<Call> beginning_;
-  pid_t process_ = 0;  // that has begun it
   bool mine_ = false;  // this module has begun MPI
   bool disturbed_ = false;
   int met_ = 0;

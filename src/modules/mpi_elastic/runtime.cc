@@ -4,11 +4,18 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
 
 #include "modules/mpi_elastic/environment.h"
 #include "modules/mpi_elastic/launch.h"
 
 namespace hvdmpi {
+namespace {
+constexpr std::chrono::seconds kBegin{5};  // of MPI, when the process ends
+}
 
 Runtime& Runtime::get() { return ElasticRuntime::get(); }
 
@@ -18,6 +25,15 @@ void ElasticRuntime::prepare(const std::string& interface, const std::string& li
   if (begun != 0) return;
   forget_launcher();
   set_variables(interface, links);
+  // The destructors of libraries, which run at the end of the process, would take back what MPI's beginning
+  // uses in its thread: a SIGSEGV. A child has no such thread.
+  static std::once_flag registered;
+  static const pid_t process = getpid();
+  std::call_once(registered, [] {
+    std::atexit([] {
+      if (getpid() == process) get().let_begin(Clock::now() + kBegin);
+    });
+  });
 }
 
 void set_default(const char* name, const std::string& value) { set_variable(name, value, false); }
