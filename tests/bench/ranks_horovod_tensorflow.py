@@ -3,21 +3,15 @@ measured runs in a tf.function, as steps do, but for the broadcast of variables 
 
 import os
 import sys
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf  # noqa: E402, which reads the variable
 
 import horovod.tensorflow as hvd  # noqa: E402
-from served import serve  # noqa: E402
+from served import Steps, by_name, serve  # noqa: E402
 
-DIRECTORY = os.environ["HVD_BENCH_DIRECTORY"]
 GROUP, VARIABLES = 200, 160
-
-
-def now():
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def mlp(width):
@@ -79,16 +73,8 @@ def commit(width):
     return lambda turn: state.commit()
 
 
-OPERATIONS = {each.__name__: each for each in (allreduce, grouped, variables, step, commit)}
-
-
-def prepare(operation, size):
-    return OPERATIONS[operation](size), None
-
-
 def train_elastically():
-    """A line a step: when it ended, of how many ranks. It ends when there is a file `stop`."""
-    log = open(f"{DIRECTORY}/steps.{os.getpid()}", "w", buffering=1)
+    steps = Steps()
     model, optimizer = mlp(256), tf.keras.optimizers.SGD(0.01)
     made = {}  # a function for each generation, as Horovod's documentation has it
 
@@ -98,8 +84,8 @@ def train_elastically():
         while True:
             one_step()
             state.batch += 1
-            print(now(), hvd.size(), hvd.rank(), file=log)
-            stop = tf.constant([float(os.path.exists(f"{DIRECTORY}/stop"))])
+            steps.made(hvd.size(), hvd.rank())
+            stop = tf.constant([float(steps.enough())])
             if hvd.allreduce(stop, name="stop", op=hvd.Sum)[0] > 0:
                 return
             state.commit()
@@ -114,7 +100,8 @@ def main():
     if sys.argv[1:] == ["elastic"]:
         train_elastically()
     else:
-        serve(hvd.rank(), lambda: hvd.allreduce(tf.zeros(1), name="barrier"), prepare)
+        serve(hvd.rank(), lambda: hvd.allreduce(tf.zeros(1), name="barrier"),
+              by_name(allreduce, grouped, variables, step, commit))
     hvd.shutdown()
 
 

@@ -1,21 +1,14 @@
 """A script for Horovod as a contender of horovod_bench: the package `horovod` that it finds decides whose
 ranks they are. It serves the commands of ranks.c, with operations of its own, or trains elastically."""
 
-import os
 import sys
-import time
 
 import horovod.torch as hvd
 import torch
 
-from served import serve
+from served import Steps, by_name, serve
 
-DIRECTORY = os.environ["HVD_BENCH_DIRECTORY"]
 GROUP, VARIABLES = 200, 160
-
-
-def now():
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def mlp(width):
@@ -79,16 +72,8 @@ def commit(width):
     return lambda turn: state.commit()
 
 
-OPERATIONS = {each.__name__: each for each in (allreduce, grouped, variables, step, commit)}
-
-
-def prepare(operation, size):
-    return OPERATIONS[operation](size), None
-
-
 def train_elastically():
-    """A line a step: when it ended, of how many ranks. It ends when there is a file `stop`."""
-    log = open(f"{DIRECTORY}/steps.{os.getpid()}", "w", buffering=1)
+    steps = Steps()
     model = mlp(256)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -101,8 +86,8 @@ def train_elastically():
             torch.nn.functional.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
             state.batch += 1
-            print(now(), hvd.size(), hvd.rank(), file=log)
-            stop = torch.tensor([float(os.path.exists(f"{DIRECTORY}/stop"))])
+            steps.made(hvd.size(), hvd.rank())
+            stop = torch.tensor([float(steps.enough())])
             if hvd.allreduce(stop, name="stop", op=hvd.Sum).item():
                 return
             state.commit()
@@ -116,7 +101,7 @@ def main():
     if sys.argv[1:] == ["elastic"]:
         train_elastically()
     else:
-        serve(hvd.rank(), hvd.barrier, prepare)
+        serve(hvd.rank(), hvd.barrier, by_name(allreduce, grouped, variables, step, commit))
     hvd.shutdown()
 
 

@@ -6,6 +6,27 @@ import time
 CLOCK = time.CLOCK_MONOTONIC
 
 
+def by_name(*operations):
+    """prepare() for functions that give a call for a size; nothing checks the results."""
+    named = {each.__name__: each for each in operations}
+    return lambda operation, size: (named[operation](size), None)
+
+
+class Steps:
+    """Of a worker that trains elastically: a line a step, when it ended, of how many ranks. There is a file
+    `stop` when it is to end."""
+
+    def __init__(self):
+        self.directory = os.environ["HVD_BENCH_DIRECTORY"]
+        self.log = open(f"{self.directory}/steps.{os.getpid()}", "w", buffering=1)
+
+    def made(self, size, rank):
+        print(time.clock_gettime_ns(CLOCK), size, rank, file=self.log)
+
+    def enough(self):
+        return os.path.exists(f"{self.directory}/stop")
+
+
 def serve(rank, barrier, prepare):
     """Answers commands until `quit`. prepare(operation, bytes) gives call and check, which are kept until
     `release`: call(turn) does the operation once; check() ends the program if its result is wrong, or is

@@ -1,4 +1,4 @@
-// What tests say to libcuda_double.so and ask of it, and what its functions do on the devices.
+// The tests' side of libcuda_double.so, and the work of its functions on the devices.
 #include "modules/nccl/double/cuda_world.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What there is on the devices of libcuda_double.so: streams are threads, events are marks that they pass.
+// The devices of libcuda_double.so: streams are threads, events are marks that they pass.
 #pragma once
 
 #include <atomic>

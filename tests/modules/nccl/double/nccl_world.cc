@@ -1,5 +1,5 @@
-// What libnccl_double.so does: the data are read when all ranks' streams have come to an operation, and
-// written then, as on devices.
+// The work of libnccl_double.so: data are read when all ranks' streams have come to an operation, and written
+// then, as on devices.
 #include "modules/nccl/double/nccl_world.h"
 
 #include <cstring>

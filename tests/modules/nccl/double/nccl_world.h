@@ -84,7 +84,7 @@ struct Call {
   bool sends = false;
 };
 
-/// What this thread has said since ncclGroupStart.
+/// The calls of this thread since ncclGroupStart.
 struct Group {
   int depth = 0;
   NcclResult error = kSuccess;
