@@ -91,7 +91,7 @@ void Simulator::die(Process& p, LossKind kind) {
   note(fmt::format("worker {} ends", p.id));
   p.hung = false;
   if (p.where == Where::kStarting && random_.chance(50)) kind = LossKind::kStartFailed;
-  // What it said last may never arrive.
+  // Its last messages may never arrive.
   for (size_t lost = static_cast<size_t>(random_.below(p.outbox.size() + 1)); lost > 0; --lost)
     p.outbox.pop_back();
   p.outbox.push_back({ToDriver::kLost, 0, {}, 0, -1, kind});

@@ -53,7 +53,7 @@ TEST_F(InsiderTest, AHeaderSetsNoMemoryAside) {
     ASSERT_GT(SSL_write(ssl.get(), some.data(), static_cast<int>(some.size())), 0);
     open.emplace_back(std::move(fd), std::move(ssl));
   }
-  // What these have sent has been read when a later connection is served.
+  // A later connection is served after what these have sent was read.
   for (int i = 0; i < 3; ++i) expect_good_client_works(server);
   EXPECT_LT(resident(), before + kConnections) << "MiB: each of them announced 16";
 }

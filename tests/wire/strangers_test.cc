@@ -10,9 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "wire/messages.h"

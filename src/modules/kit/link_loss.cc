@@ -59,7 +59,7 @@ Links::Peer Links::last_word(const Connection& connection) {
 void Links::lost(const ConnectionPtr& connection, const std::string& why, bool blames) {
   if (connection != nullptr && connection->peer < 0) return forget(connection);  // a stranger
   const int peer = connection != nullptr ? connection->peer : -1;
-  // What is dialed later is needed even of a peer that has left in peace.
+  // A connection that is dialed later is needed even of a peer that has left in peace.
   const bool needed = connection == nullptr || !connection->greeted;
   const Peer last = connection != nullptr ? last_word(*connection) : Peer::kGone;
   if (connection != nullptr) forget(connection);

@@ -9,7 +9,6 @@ from typing import Any
 from ..errors import InvalidError
 
 
-
 def _find() -> Any:
     if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"):
         try:

@@ -1,6 +1,5 @@
 // libcuda_double.so: the driver's functions that the library calls.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "modules/nccl/double/cuda_world.h"

@@ -1,7 +1,5 @@
 // libnccl_double.so: NCCL's functions that module nccl calls, for the ranks of this process.
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>

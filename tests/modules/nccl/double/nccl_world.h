@@ -27,7 +27,7 @@ inline constexpr NcclResult kSuccess = 0, kUnhandledCuda = 1, kInternal = 3, kIn
 
 struct Comm;
 
-/// What one rank brings to an operation.
+/// One rank's part in an operation.
 struct Entry {
   std::string signature;
   const void* input = nullptr;
