@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Sequence
 
-from . import _abi, borrowing
+from . import _abi, borrowing, tensors
 from ._handles import Registry, count_calls
 from .errors import TIMEOUT, InvalidError
 from .tensors import Borrowed
@@ -204,6 +204,7 @@ if calls is not None:
         _lib.hvd_submit, _lib.hvd_submit_and_wait, _lib.hvd_op_wait, _lib.hvd_op_test, _lib.hvd_op_abandon)),
         borrowing.borrow, _abi.failure_of, _abi.text, _abi.integer, _factor, _abi.nanoseconds, Borrowed)
     borrowing.register_type = calls.register_type
+    tensors.capsule_of = calls.dlpack
     count_calls(calls.inside)
     os.register_at_fork(after_in_child=calls.forget_inside)
     submit = calls.submit

@@ -150,7 +150,7 @@ def _capsule(thing, cuda: bool, what: str):
             return thing.__dlpack__(max_version=(1, 0), **options)
         except TypeError:  # an older producer
             return thing.__dlpack__(**options)
-    except BufferError as error:
+    except (BufferError, TypeError) as error:  # TypeError: NumPy before 2
         raise _refuse(what, f"its memory can't be shared: {error}") from error
 
 

@@ -27,7 +27,11 @@ SIZES = {code: entry[1] for code, entry in _DTYPES.items()}
 CODES = {name: code for code, name in NAMES.items()}
 _FORMATS = {code: entry[2] for code, entry in _DTYPES.items()}
 BY_DLPACK = {entry[3]: code for code, entry in _DTYPES.items()}
+DLPACK = {entry[0]: entry[3] for entry in _DTYPES.values()}
 _TENSOR_SIZE = ctypes.sizeof(_abi.Tensor)
+# Host memory as a capsule of DLPack's, from owner, address, code and bits of the dtype, shape, and whether it
+# is to be a versioned one. Whoever takes it may let go of it in any thread. None without the compiled module.
+capsule_of: Callable[..., Any] | None = None
 
 
 class Borrowed:
@@ -184,8 +188,18 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
-    def __dlpack__(self, **options):
-        return self.numpy().__dlpack__(**options)
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        if stream is not None or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"stream {stream}, device {dl_device}: expected none, or (1, 0) for this host memory")
+        if capsule_of is None:  # NumPy's; bfloat16 and copies it may refuse
+            options = {"max_version": max_version, "copy": copy}
+            return self.numpy().__dlpack__(**{name: value for name, value in options.items() if value is not None})
+        owner: Any = self
+        if copy and self.nbytes:
+            owner = new(self._dtype, self.shape)
+            ctypes.memmove(owner._data, self._data, self.nbytes)
+        return capsule_of(owner, owner._data or 0, *DLPACK[self.dtype], self.shape,
+                          max_version is not None and max_version >= (1, 0))
 
     def like(self, kind: str):
         """As what the input was: "numpy", "torch", "buffer", "array" or "dlpack"."""

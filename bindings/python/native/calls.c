@@ -383,6 +383,8 @@ static PyMethodDef methods[] = {
     {"forget_inside", forget_inside, METH_NOARGS, "In a forked child: those threads are the parent's."},
     {"register_type", register_type, METH_VARARGS,
      "register_type(example, kind): whether arrays of its type are read natively."},
+    {"dlpack", dlpack, METH_VARARGS,
+     "dlpack(owner, address, code, bits, shape, versioned): host memory as a capsule that keeps the owner."},
     {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                                         "hvd._calls",

@@ -1,4 +1,5 @@
-/* Declarations that the files of hvd._calls share: loans.c keeps arrays, calls.c submits operations on them.
+/* Declarations that the files of hvd._calls share: loans.c keeps arrays, calls.c submits operations on them,
+ * dlpack.c gives memory away.
  *
  * The module is built against Python's stable ABI and links nothing. Every function here needs the
  * interpreter's lock, unless it says otherwise. */
@@ -55,6 +56,8 @@ int lend_all(loans *l, PyObject *objects, int writable);
 
 /* Of the module: register_type(example, "numpy" or "torch"). */
 PyObject *register_type(PyObject *module, PyObject *arguments);
+/* Of the module, in dlpack.c. */
+PyObject *dlpack(PyObject *module, PyObject *arguments);
 /* 0; -1 with an exception. */
 int loans_prepare(void);
 

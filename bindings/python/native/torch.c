@@ -1,24 +1,8 @@
 /* PyTorch's tensors as the library's descriptors. */
 #include <string.h>
 
+#include "dlpack.h"
 #include "kinds.h"
-
-/* DLPack's table of functions (C exchange API, DLPack 1.3, dlpack.h), of which only what is used is named. */
-typedef struct dl_tensor {
-  void *data;
-  int32_t device_type, device_id, ndim;
-  uint8_t code, bits;
-  uint16_t lanes;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_api {
-  uint32_t major, minor;
-  const struct dl_api *previous;
-  void *allocate, *export_managed, *import_managed;
-  int (*view)(void *object, dl_tensor *out); /* borrowed: no memory is made */
-} dl_api;
 
 static int method_find(method *found, PyObject *of, const char *name) {
   found->type = Py_TYPE(of);

@@ -198,9 +198,11 @@ def test_tensors_and_arrays_share_memory(python):
     python("""
         import gc
         import numpy as np, tensorflow as tf, hvd.tensorflow as hvd
+        from hvd import compiled
         from hvd.tensorflow import _bridge
         hvd.init()
         address = lambda array: array.ctypes.data
+        shares = lambda dtype: compiled and (dtype != "bool" or tf.__version__ > "2.13")
         for dtype in ("bfloat16", "float16", "float32", "float64", "bool", "uint8", "int32", "int64", "uint16"):
             for shape in ([], [1], [3, 50], [0, 3]):
                 tensor = tf.cast(tf.reshape(tf.range(int(np.prod(shape))) % 2, shape), dtype)
@@ -212,7 +214,8 @@ def test_tensors_and_arrays_share_memory(python):
                 where, back = address(room), _bridge.tensor_of(room)
                 assert back.dtype == tensor.dtype and back.shape == tensor.shape
                 assert np.array_equal(back.numpy(), tensor.numpy()) and bool(tf.reduce_all(back == tensor))
-                assert not shape or not room.size or address(_bridge.array_of(back)) == where
+                may_differ = not shares(dtype) or not shape or not room.size
+                assert may_differ or address(_bridge.array_of(back)) == where, (dtype, shape)
         array = _bridge.array_of(tf.fill([1 << 20], 3.0))  # it has the tensor
         gc.collect()
         others = [tf.fill([1 << 20], float(i)) for i in range(4)]

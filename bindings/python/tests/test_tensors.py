@@ -4,6 +4,7 @@ import array
 import ctypes
 import math
 import mmap
+import sys
 import weakref
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_read_only_is_fine_as_input_alone(alone):
 def test_the_flag_of_dlpack_is_believed(alone):
     frozen = np.ones(3)
     frozen.flags.writeable = False
-    with pytest.raises((hvd.InvalidError), match="read-?only"):  # NumPy before 2.1 refuses to share it at all
+    with pytest.raises((hvd.InvalidError), match="read-?only|for writeable"):  # NumPy before 2.1 does not share it
         hvd.allreduce_(Provider(frozen))
     assert frozen.tolist() == [1, 1, 1]
 
@@ -463,3 +464,55 @@ class TestTorch:
                     hvd.grouped_allreduce_(tensors, op=hvd.Sum, prescale_factor=3.0)
                 found.append([(t.dtype, t.shape, t.tolist()) for t in tensors])
         assert found[:4] == found[4:]
+
+
+def test_our_capsules_are_dlpacks(alone):
+    """The other library keeps the memory, knows that it may be written, and gives it back in any thread."""
+    result = hvd.allgather(Provider(np.arange(1, 7, dtype=np.float32)))
+    assert isinstance(result, hvd.Array) and result.__dlpack_device__() == (1, 0)
+    shared = np.from_dlpack(result)
+    assert shared.tolist() == [1, 2, 3, 4, 5, 6]
+    assert shared.ctypes.data == result.numpy().ctypes.data
+    loan = borrow(Provider(result))
+    assert loan.tensor.data == shared.ctypes.data and loan.shape == (6,)
+    copied = np.from_dlpack(Provider(hvd.tensors.new(CODES["int16"], (2, 3))))
+    assert copied.shape == (2, 3) and copied.dtype == np.int16
+    with pytest.raises(BufferError, match="stream 1"):
+        result.__dlpack__(stream=1)
+    with pytest.raises(BufferError, match=r"device \(2, 0\)"):
+        result.__dlpack__(dl_device=(2, 0))
+
+
+@pytest.mark.skipif(not hvd.compiled, reason="without the compiled module NumPy makes the capsules")
+@pytest.mark.parametrize("version", [None, (1, 0)])
+@pytest.mark.parametrize("dtype", CODES)
+def test_capsules_of_every_dtype(alone, dtype, version):
+    """bfloat16, too, which NumPy shares with nobody."""
+    result = hvd.tensors.new(CODES[dtype], (2, 0, 3) if dtype == "int8" else (2, 3))
+    count = sys.getrefcount(result)
+    capsule = result.__dlpack__(max_version=version)
+    assert ("dltensor_versioned" in repr(capsule)) == (version is not None) and sys.getrefcount(result) == count + 1
+    loan = borrow(Provider(result))
+    assert loan.dtype == CODES[dtype] and loan.shape == result.shape
+    copied = borrow(type("Copied", (Provider,), {
+        "__dlpack__": lambda self, **options: result.__dlpack__(copy=True, **options)})(result))
+    assert not result.nbytes or copied.tensor.data not in (None, loan.tensor.data)
+    del capsule, loan, copied
+    assert sys.getrefcount(result) == count
+
+
+@pytest.mark.skipif(not hvd.compiled, reason="without the compiled module NumPy makes the capsules")
+def test_memory_is_given_back_without_the_interpreters_lock(alone):
+    """As TensorFlow's threads do. ctypes lets go of the lock around a foreign function."""
+    result = hvd.tensors.new(CODES["float32"], (2, 3))
+    count, capsule = sys.getrefcount(result), result.__dlpack__()
+    pointer, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    taken, name = pointer(capsule, b"dltensor"), b"used_dltensor"
+    rename(capsule, name)
+    del capsule
+    assert sys.getrefcount(result) == count + 1
+    deleter = (ctypes.c_void_p * 8).from_address(taken)[7]  # after the tensor (48 bytes) and the context
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(taken)
+    assert sys.getrefcount(result) == count

@@ -17,13 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import HvdError, InvalidError, MismatchError, marked
-from ..tensors import CODES
+from ..tensors import CODES, DLPACK, capsule_of
 from . import _graph
 
 _ALIGNMENT = 64  # TensorFlow ends the process where a tensor's memory is not aligned so
-# NumPy before 1.24 gives an array back without the interpreter's lock, and TensorFlow lets go of tensors in
-# threads that don't hold it: that ends the process.
-_GIVES_ARRAYS = np.lib.NumpyVersion(np.__version__) >= "1.24.0"
 
 
 class _LastFailure:
@@ -79,13 +76,15 @@ def alias(array: np.ndarray) -> np.ndarray:
 
 def tensor_of(array: np.ndarray) -> tf.Tensor:
     """An eager tensor of an array's memory, which nobody else may use from then on; of a copy where the array
-    is none of empty()'s."""
-    flags = array.flags
-    aligned = array.ctypes.data % _ALIGNMENT == 0
-    if _GIVES_ARRAYS and array.nbytes and flags.c_contiguous and flags.writeable and aligned:
-        known = array.dtype.name != "bfloat16"  # which DLPack has, and NumPy does not hand out
-        tensor = tf.experimental.dlpack.from_dlpack((array if known else array.view(np.uint16)).__dlpack__())
-        return tensor if known else tf.bitcast(tensor, tf.bfloat16)
+    is none of empty()'s, and where the compiled module is missing."""
+    flags, address = array.flags, array.ctypes.data
+    aligned = address % _ALIGNMENT == 0
+    if capsule_of is not None and array.nbytes and flags.c_contiguous and flags.writeable and aligned:
+        try:
+            return tf.experimental.dlpack.from_dlpack(
+                capsule_of(array, address, *DLPACK[array.dtype.name], array.shape, False))
+        except tf.errors.InvalidArgumentError:  # of bool before TensorFlow 2.13
+            pass
     return tf.convert_to_tensor(array)
 
 

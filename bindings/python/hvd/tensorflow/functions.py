@@ -26,6 +26,14 @@ def name_of(variable: Any) -> str:
     return getattr(variable, "path", None) or getattr(variable, "name", None) or "tensor"
 
 
+def _room_for(variable: tf.Variable) -> np.ndarray:
+    """An array for another value of a variable."""
+    if variable.shape.is_fully_defined():
+        return _bridge.empty(variable.shape, variable.dtype.as_numpy_dtype)
+    present = _bridge.array_of(variable)
+    return _bridge.empty(present.shape, present.dtype)
+
+
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: Any = global_process_set,
                         inplace: bool = False, name: str | None = None) -> Any:
     """The root's values into every rank's variables, as one operation. In a graph: the operation that does
@@ -53,10 +61,13 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
         return list(arrays) if root else results
 
     if tf.executing_eagerly():
-        results = send(*[_bridge.array_of(target) for target in targets])
-        if plain.rank() != root_rank:
-            for target, array in zip(targets, results):
-                target.assign(_bridge.tensor_of(array))
+        if plain.rank() == root_rank:
+            send(*[_bridge.array_of(target) for target in targets])
+            return None
+        results = [_room_for(target) for target in targets]
+        plain.broadcast_variables(results, root_rank, label, process_set=process_set)
+        for target, array in zip(targets, results):
+            target.assign(_bridge.tensor_of(array))
         return None
     values = _bridge.call(send, [target.read_value() for target in targets],
                           [target.dtype for target in targets], [target.shape for target in targets],
