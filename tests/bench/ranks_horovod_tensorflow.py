@@ -67,10 +67,18 @@ def step(width):
 
 
 def commit(width):
+    """With a step before: Horovod's commit keeps TensorFlow's tensors, so that the next step must copy what it
+    writes."""
     model, optimizer = mlp(width), tf.keras.optimizers.Adam()
     optimizer.apply_gradients([(tf.zeros_like(each), each) for each in model.trainable_variables])
+    train = step_of(model, optimizer)
     state = hvd.elastic.TensorFlowKerasState(model=model, optimizer=optimizer, batch=0)
-    return lambda turn: state.commit()
+
+    def call(turn):
+        train()
+        state.commit()
+
+    return call
 
 
 def train_elastically():

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import hvd.tensorflow as hvd
+from hvd.tensorflow import functions
 
 hvd.init()
 r, n = hvd.rank(), hvd.size()
@@ -108,6 +109,24 @@ for mode in (lambda function: function, tf.function):
     mode(lambda v=v, w=w: hvd.broadcast_variables([v, w], n - 1))()
     same(v, [n - 1, 2], "broadcast_variables")
     same(w, n - 1, "broadcast_variables")
+
+# In portions: as many variables as 40 bytes hold, or one. Ranks with other numbers of them find out.
+functions._PORTION = 40
+some = [tf.Variable(tf.fill(shape, tf.cast(10 * r + i, dtype))) for i, (shape, dtype) in enumerate(
+    (([4], "float32"), ([3, 2], "float32"), ([], "bfloat16"), ([20], "int64"), ([0, 2], "float32"), ([2], "bool")))]
+some.append(tf.Variable([6.0 + 10 * r], shape=tf.TensorShape([None])))
+assert [len(portion) for portion in functions._portions(some)] == [2, 1, 1, 3]
+before = [variable.read_value() for variable in some]
+hvd.broadcast_variables(some, n - 1, name="portions")
+for i, variable in enumerate(some):
+    same(tf.cast(variable, tf.float32), tf.cast(tf.cast(10 * (n - 1) + i, variable.dtype), tf.float32), ("portion", i))
+    same(tf.cast(before[i], tf.float32), tf.cast(tf.cast(10 * r + i, variable.dtype), tf.float32), ("before", i))
+if n > 1:
+    try:
+        hvd.broadcast_variables(some[:4] if r else some, 0, name="other numbers")
+        raise AssertionError("the ranks have other numbers of variables")
+    except hvd.MismatchError as error:
+        assert "[0, 4]" in str(error) and "[0, 7]" in str(error), error
 
 embedding = tf.Variable(tf.zeros([n + 1, 2]))
 for dense in (False, True):

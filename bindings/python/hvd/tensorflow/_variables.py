@@ -33,6 +33,6 @@ def add_variable(state: State, key: str, variable: tf.Variable, session: Any = N
         if session is not None:
             variable.load(value, session)
         else:
-            variable.assign(_bridge.tensor_of(value))
+            _bridge.assign(variable, value)
 
     state.add_memory(key, get, put)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Sequence
 
 import numpy as np
@@ -12,6 +13,9 @@ from ..codec import CodecLike
 from ..errors import InvalidError
 from ..process_set import global_process_set
 from . import _bridge, _graph
+
+
+_PORTION = 16 << 20  # bytes of variables that are broadcast together in eager mode
 
 
 def value_of(variable: Any) -> Any:
@@ -34,12 +38,44 @@ def _room_for(variable: tf.Variable) -> np.ndarray:
     return _bridge.empty(present.shape, present.dtype)
 
 
+def _portions(variables: Sequence[tf.Variable]) -> list[list[tf.Variable]]:
+    """In order, at most _PORTION bytes each or one variable. The same on every rank, by shapes that are fixed."""
+    portions: list[list[tf.Variable]] = [[]]
+    held = 0
+    for variable in variables:
+        size = variable.dtype.size * math.prod(variable.shape) if variable.shape.is_fully_defined() else 0
+        if portions[-1] and held + size > _PORTION:
+            portions.append([])
+            held = 0
+        portions[-1].append(variable)
+        held += size
+    return portions
+
+
+def _broadcast_eagerly(targets: Sequence[tf.Variable], root_rank: int, label: str, process_set: Any) -> None:
+    root = plain.rank() == root_rank
+    portions = _portions(targets)
+    for index, portion in enumerate(portions):
+        if root:  # sent from where it is
+            arrays = [_bridge.alias(_bridge.array_of(target)) for target in portion]
+        else:
+            arrays = [_room_for(target) for target in portion]
+        more = []
+        if index == 0 and len(portions) > 1:  # ranks with other numbers of variables shall find out here
+            more = [np.empty((0, len(targets)), np.uint8)]
+        plain.broadcast_variables(arrays + more, root_rank, f"{label}.{index}" if index else label,
+                                  process_set=process_set)
+        if not root:
+            for target, array in zip(portion, arrays):
+                _bridge.assign(target, array)
+
+
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: Any = global_process_set,
                         inplace: bool = False, name: str | None = None) -> Any:
-    """The root's values into every rank's variables, as one operation. In a graph: the operation that does
-    it.
+    """The root's values into every rank's variables. In a graph: the operation that does it.
 
-    Variables of TensorFlow and of Keras, the same on every rank in the same order. `inplace` is taken for
+    Variables of TensorFlow and of Keras, the same on every rank in the same order. A graph does it in one
+    operation, eager mode in one for each 16 MiB: more memory than that is not needed. `inplace` is taken for
     Horovod's sake: values are assigned either way, so that no other tensor that shares a variable's memory
     changes.
     """
@@ -53,6 +89,10 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
         return tf.no_op() if not tf.executing_eagerly() else None
     label = name or "broadcast_variables"
 
+    if tf.executing_eagerly():
+        _broadcast_eagerly(targets, root_rank, label, process_set)
+        return None
+
     def send(*arrays: np.ndarray) -> list[np.ndarray]:
         """What the root has is sent from where it is. It gives that back."""
         root = plain.rank() == root_rank
@@ -60,15 +100,6 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: A
         plain.broadcast_variables(results, root_rank, label, process_set=process_set)
         return list(arrays) if root else results
 
-    if tf.executing_eagerly():
-        if plain.rank() == root_rank:
-            send(*[_bridge.array_of(target) for target in targets])
-            return None
-        results = [_room_for(target) for target in targets]
-        plain.broadcast_variables(results, root_rank, label, process_set=process_set)
-        for target, array in zip(targets, results):
-            target.assign(_bridge.tensor_of(array))
-        return None
     values = _bridge.call(send, [target.read_value() for target in targets],
                           [target.dtype for target in targets], [target.shape for target in targets],
                           "HvdBroadcastVariables",
