@@ -190,10 +190,10 @@ class Array:
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         if stream is not None or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"stream {stream}, device {dl_device}: expected none, or (1, 0) for this host memory")
-        if capsule_of is None:  # NumPy's; bfloat16 and copies it may refuse
-            options = {"max_version": max_version, "copy": copy}
-            return self.numpy().__dlpack__(**{name: value for name, value in options.items() if value is not None})
+            raise BufferError(f"stream {stream}, device {dl_device}: expected none, or the host's (1, 0)")
+        if capsule_of is None:  # NumPy's, which may refuse a copy, and refuses bfloat16
+            given = {"max_version": max_version, "copy": copy}
+            return self.numpy().__dlpack__(**{name: value for name, value in given.items() if value is not None})
         owner: Any = self
         if copy and self.nbytes:
             owner = new(self._dtype, self.shape)

@@ -68,7 +68,8 @@ PyObject *dlpack(PyObject *module, PyObject *arguments) {
   unsigned long long address;
   unsigned char code, bits;
   int versioned;
-  if (!PyArg_ParseTuple(arguments, "OKbbO!p", &owner, &address, &code, &bits, &PyTuple_Type, &shape, &versioned))
+  if (!PyArg_ParseTuple(arguments, "OKbbO!p", &owner, &address, &code, &bits, &PyTuple_Type, &shape,
+                        &versioned))
     return NULL;
   lent *memory = PyMem_Calloc(1, sizeof *memory);
   if (memory == NULL) return PyErr_NoMemory();

@@ -7,7 +7,7 @@
 //
 // It is written against TensorFlow's C interface for kernels, whose functions are looked up when
 // tf.load_op_library loads it: no header of TensorFlow's is needed to build it, and one file serves all
-// versions that have them (from 2.12 on).
+// versions that have them (2.12 has no asynchronous kernels there).
 #include <dlfcn.h>
 #include <hvd/hvd.h>
 #include <pthread.h>

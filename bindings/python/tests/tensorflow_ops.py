@@ -112,15 +112,17 @@ for mode in (lambda function: function, tf.function):
 
 # In portions: as many variables as 40 bytes hold, or one. Ranks with other numbers of them find out.
 functions._PORTION = 40
-some = [tf.Variable(tf.fill(shape, tf.cast(10 * r + i, dtype))) for i, (shape, dtype) in enumerate(
-    (([4], "float32"), ([3, 2], "float32"), ([], "bfloat16"), ([20], "int64"), ([0, 2], "float32"), ([2], "bool")))]
+kinds = (([4], "float32"), ([3, 2], "float32"), ([], "bfloat16"), ([20], "int64"), ([0, 2], "float32"),
+         ([2], "bool"))
+some = [tf.Variable(tf.fill(shape, tf.cast(10 * r + i, dtype))) for i, (shape, dtype) in enumerate(kinds)]
 some.append(tf.Variable([6.0 + 10 * r], shape=tf.TensorShape([None])))
 assert [len(portion) for portion in functions._portions(some)] == [2, 1, 1, 3]
 before = [variable.read_value() for variable in some]
 hvd.broadcast_variables(some, n - 1, name="portions")
 for i, variable in enumerate(some):
-    same(tf.cast(variable, tf.float32), tf.cast(tf.cast(10 * (n - 1) + i, variable.dtype), tf.float32), ("portion", i))
-    same(tf.cast(before[i], tf.float32), tf.cast(tf.cast(10 * r + i, variable.dtype), tf.float32), ("before", i))
+    for tensor, rank, what in ((variable, n - 1, "portion"), (before[i], r, "before")):
+        expected = tf.cast(10 * rank + i, tensor.dtype)
+        same(tf.cast(tensor, tf.float32), tf.cast(expected, tf.float32), (what, i))
 if n > 1:
     try:
         hvd.broadcast_variables(some[:4] if r else some, 0, name="other numbers")

@@ -14,7 +14,6 @@ from ..errors import InvalidError
 from ..process_set import global_process_set
 from . import _bridge, _graph
 
-
 _PORTION = 16 << 20  # bytes of variables that are broadcast together in eager mode
 
 
@@ -39,7 +38,8 @@ def _room_for(variable: tf.Variable) -> np.ndarray:
 
 
 def _portions(variables: Sequence[tf.Variable]) -> list[list[tf.Variable]]:
-    """In order, at most _PORTION bytes each or one variable. The same on every rank, by shapes that are fixed."""
+    """In order, at most _PORTION bytes each or one variable. By shapes that are fixed, and so the same on every
+    rank."""
     portions: list[list[tf.Variable]] = [[]]
     held = 0
     for variable in variables:
