@@ -67,7 +67,7 @@ def step(width):
 
 
 def commit(width):
-    """With a step before: Horovod's commit keeps TensorFlow's tensors, so that the next step must copy what it
+    """With a step before: Horovod's commit keeps TensorFlow's tensors, so that the next step copies what it
     writes."""
     model, optimizer = mlp(width), tf.keras.optimizers.Adam()
     optimizer.apply_gradients([(tf.zeros_like(each), each) for each in model.trainable_variables])

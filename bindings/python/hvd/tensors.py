@@ -193,7 +193,8 @@ class Array:
             raise BufferError(f"stream {stream}, device {dl_device}: expected none, or the host's (1, 0)")
         if capsule_of is None:  # NumPy's, which may refuse a copy, and refuses bfloat16
             given = {"max_version": max_version, "copy": copy}
-            return self.numpy().__dlpack__(**{name: value for name, value in given.items() if value is not None})
+            given = {key: value for key, value in given.items() if value is not None}
+            return self.numpy().__dlpack__(**given)
         owner: Any = self
         if copy and self.nbytes:
             owner = new(self._dtype, self.shape)

@@ -38,8 +38,8 @@ def _room_for(variable: tf.Variable) -> np.ndarray:
 
 
 def _portions(variables: Sequence[tf.Variable]) -> list[list[tf.Variable]]:
-    """In order, at most _PORTION bytes each or one variable. By shapes that are fixed, and so the same on every
-    rank."""
+    """In order, at most _PORTION bytes each or one variable. Shapes that are fixed alone count, so that every
+    rank finds the same."""
     portions: list[list[tf.Variable]] = [[]]
     held = 0
     for variable in variables:
