@@ -10,13 +10,16 @@ namespace hvd::collective {
 
 namespace {
 constexpr size_t kMostKnown = 1024;  // programs that never repeat a name must not fill memory
+
+/// Whether a large slot has room for its data, and no small one.
+bool needs_large(const Signature& call) {
+  return runs_after_meeting(call, backend::kLargeSlots) && !runs_after_meeting(call, 0);
+}
+
 }  // namespace
 
-bool runs_after_meeting(const Signature& call) { return call.payload > backend::kBoardBytes; }
-
-bool fits(const Signature& call, uint32_t slot) {
-  const size_t left_there = runs_after_meeting(call) ? sizeof(uint64_t) : call.payload;
-  return left_there <= backend::Board::bytes_of(slot);
+bool runs_after_meeting(const Signature& call, uint32_t slot) {
+  return call.payload > backend::Board::bytes_of(slot);
 }
 
 uint32_t Grants::Slots::take() {
@@ -27,8 +30,9 @@ uint32_t Grants::Slots::take() {
 }
 
 std::optional<uint32_t> Grants::take(const Signature& call) {
+  if (needs_large(call) && large_.left() > 0) return large_.take();
   const bool question = is_question(call);
-  if (fits(call, small_.first) && small_.left() > (question || question_ ? 0 : 1)) {
+  if (small_.left() > (question || question_ ? 0 : 1)) {
     question_ = question_ || question;
     return small_.take();
   }
@@ -51,7 +55,8 @@ Grant Grants::agreed(const SignaturePtr& call, uint64_t word) {
   known.call = call;
   known.times = same ? known.times + 1 : 1;
   if (known.times < 2) return {};
-  if (known.slot && !fits(*call, *known.slot)) give_back(*std::exchange(known.slot, {}));
+  const bool outgrown = known.slot && *known.slot >= small_.first && needs_large(*call);
+  if (outgrown && large_.left() > 0) give_back(*std::exchange(known.slot, {}));
   if (!known.slot) known.slot = take(*call);
   if (!known.slot || grants_[*known.slot] == backend::Board::kMostGrants) return {};
   known.times = 0;

@@ -12,11 +12,8 @@
 
 namespace hvd::collective {
 
-/// Whether its data moves in the backend once all have met, and not on the board.
-bool runs_after_meeting(const Signature& call);
-
-/// Whether a note of this slot has room for what a meeting for the call leaves there.
-bool fits(const Signature& call, uint32_t slot);
+/// Whether its data moves in the backend once all have met, since a note of this slot has no room for them.
+bool runs_after_meeting(const Signature& call, uint32_t slot);
 
 class Grants {
  public:

@@ -220,7 +220,7 @@ void Matcher::grant(const Pending& pending, Verdict& verdict) {
   if (row_of(call.kind).exchange == nullptr && !is_question(call)) return;
   if (verdict.participants.size() != hosts_.size() || hosts_.size() < 2 || !call.members.empty()) return;
   if (call.on_device() || agreement_.pinned()) return;
-  if (verdict.operations > 0 && !runs_after_meeting(call)) return;  // no data is to travel on the board
+  if (verdict.operations > 0 && !runs_after_meeting(call, 0)) return;  // no data is to travel on the board
   const uint64_t word = pending.at(0).epoch;
   for (const Request& made : pending.requests) {
     if (!made.meets || made.epoch != word) return;

@@ -67,7 +67,7 @@ void Engine::leave_board(const std::string& name) {
 
 /// Under the lock.
 void Engine::granted(const Operation& op, const Grant& grant) {
-  if (board_ == nullptr || !fits(*op.call, grant.slot)) return;  // rank 0 is not taken at its word
+  if (board_ == nullptr) return;
   repeated_.insert_or_assign(op.submission.name, Repeated{op.call, grant});
 }
 
@@ -90,7 +90,7 @@ std::optional<Engine::Met> Engine::arrive(Submission& s) {
     Repeated& mine = it->second;
     const uint64_t word = config_.word ? config_.word() : 0;
     if (word != mine.grant.word || !mine.call->describes(s, 0)) return {};  // submit leaves the board
-    met.runs = runs_after_meeting(*mine.call);
+    met.runs = runs_after_meeting(*mine.call, mine.grant.slot);
     if (met.runs && (!ops_.empty() || held_)) return {};
     met.word = word;
     met.ticket = next_ticket_++;

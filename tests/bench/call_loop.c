@@ -47,7 +47,7 @@ int names_loop(hvd_context *context, float *data, int64_t size, int names, int t
   tensor.shape[0] = size;
   for (int i = 0; i < times * names; i++) {
     char name[32];
-    snprintf(name, sizeof name, "%d of %lld", i % names, (long long)size);
+    snprintf(name, sizeof name, "%d", i % names);
     tensor.data = data + size * (i % names);
     if (failed(hvd_allreduce(context, name, &tensor, &tensor, HVD_REDUCTION_SUM, &error), &error)) return 1;
   }
