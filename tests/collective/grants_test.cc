@@ -53,8 +53,8 @@ TEST(Grants, ANameThatHasOutgrownItsSlotGivesItBack) {
 // A grant, whatever rank 0 says in it, may not make a rank write beyond a note.
 TEST(Grants, OnlyWhatFitsIntoANoteIsLeftThere) {
   Signature call;
-  for (const size_t payload : {backend::kSmallBytes, backend::kSmallBytes + 1, backend::kBoardBytes,
-                               backend::kBoardBytes + 1}) {
+  for (const size_t payload :
+       {backend::kSmallBytes, backend::kSmallBytes + 1, backend::kBoardBytes, backend::kBoardBytes + 1}) {
     call.payload = payload;
     EXPECT_EQ(runs_after_meeting(call, backend::kLargeSlots - 1), payload > backend::kBoardBytes) << payload;
     EXPECT_EQ(runs_after_meeting(call, backend::kLargeSlots), payload > backend::kSmallBytes) << payload;
