@@ -503,17 +503,22 @@ def test_capsules_of_every_dtype(alone, dtype, version):
 
 
 @pytest.mark.skipif(not hvd.compiled, reason="without the compiled module NumPy makes the capsules")
-def test_memory_is_given_back_without_the_interpreters_lock(alone):
-    """As TensorFlow's threads do. ctypes lets go of the lock around a foreign function."""
-    result = hvd.tensors.new(CODES["float32"], (2, 3))
-    count, capsule = sys.getrefcount(result), result.__dlpack__()
-    pointer, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
-    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    taken, name = pointer(capsule, b"dltensor"), b"used_dltensor"
-    rename(capsule, name)
-    del capsule
-    assert sys.getrefcount(result) == count + 1
-    deleter = (ctypes.c_void_p * 8).from_address(taken)[7]  # after the tensor (48 bytes) and the context
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(taken)
-    assert sys.getrefcount(result) == count
+def test_memory_is_given_back_without_the_interpreters_lock(python):
+    """As TensorFlow's threads do. ctypes lets go of the lock around a foreign function, and the interpreter's
+    allocator ends a process that frees without it."""
+    python("""
+        import ctypes, sys, hvd
+        from hvd.tensors import CODES, new
+        result = new(CODES["float32"], (2, 3))
+        count, capsule = sys.getrefcount(result), result.__dlpack__()
+        pointer, rename = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_SetName
+        pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+        rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+        taken, name = pointer(capsule, b"dltensor"), b"used_dltensor"
+        rename(capsule, name)
+        del capsule
+        assert sys.getrefcount(result) == count + 1
+        deleter = (ctypes.c_void_p * 8).from_address(taken)[7]  # after the tensor (48 bytes) and the context
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(taken)
+        assert sys.getrefcount(result) == count
+        """, environment={"PYTHONMALLOC": "debug"})
