@@ -9,6 +9,7 @@ import pytest
 from conftest import PACKAGE, PATIENCE
 
 jax = pytest.importorskip("jax")
+pytest.importorskip("jax.ffi")  # newer than 0.4.30
 
 import jax.numpy as jnp  # noqa: E402
 
