@@ -154,7 +154,7 @@ TEST(Meeting, WhatIsLargeRunsOnceAllHaveMet) {
   for (int i = 0; i < 3; ++i) ranks.meet_and_run("large", 5000);
 }
 
-// What would fit into a note, but only into one of those that are taken, does the same.
+// Data that fit into a large note move in the backend as well once all large slots are taken.
 TEST(Meeting, WithoutALargeSlotDataMoveInTheBackend) {
   Ranks ranks(3);
   for (size_t i = 0; i < backend::kLargeSlots; ++i) ranks.grant_large(std::to_string(i), 13);

@@ -11,11 +11,11 @@ It needs stock jax and jaxlib, and a C++ compiler once; without one, operations 
 
 from __future__ import annotations
 
-import importlib.util
+from importlib.util import find_spec as _find_spec
 
 import jax as _jax  # says clearly that JAX is missing
 
-if importlib.util.find_spec("jax.ffi") is None:
+if _find_spec("jax.ffi") is None:
     raise ImportError(f"JAX {_jax.__version__} has no jax.ffi: expected a newer one, which has")
 
 from .._default import (abort, add_process_set, allgather_object, backend, barrier, broadcast_object, context,
@@ -30,4 +30,4 @@ from .errors import errors
 from .ops import allgather, allreduce, alltoall, broadcast, place, reducescatter
 from . import elastic
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "importlib", "ops")]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "ops")]
