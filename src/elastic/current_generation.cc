@@ -71,6 +71,13 @@ std::optional<Loss> CurrentGeneration::loss() const {
   return loss_;
 }
 
+void CurrentGeneration::fail(const Status& why) {
+  const EngineUse use = engine();
+  if (!use) return;
+  const std::optional<Loss> lost = loss();
+  use->fail(lost ? lost->status : why);
+}
+
 EngineUse CurrentGeneration::engine(std::optional<uint64_t> generation) {
   std::lock_guard lock(mutex_);
   if (engine_ == nullptr || (generation && *generation != assignment_.generation)) return {this, nullptr};

@@ -56,6 +56,9 @@ class CurrentGeneration {
   Lost lose(uint64_t generation, const Status& why, Duration silence, bool known);
   /// Nothing while it is whole.
   std::optional<Loss> loss() const;
+  /// Ends its operations with its loss if it is lost, though whoever lost it has not got to the engine yet;
+  /// otherwise with `why`.
+  void fail(const Status& why);
 
   /// Nothing between generations, after the end, and if another generation than the one given is current.
   EngineUse engine(std::optional<uint64_t> generation = std::nullopt);

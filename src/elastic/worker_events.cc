@@ -126,7 +126,7 @@ void Worker::on_ended(const Status& why) {
     if (ended_) return;
     ended_ = why;
   }
-  if (EngineUse use = engine()) use->fail(why.ok() ? Status(HVD_CLOSED, "the job has ended") : why);
+  current_.fail(why.ok() ? Status(HVD_CLOSED, "the job has ended") : why);
   post_event(why.code == HVD_DRIVER_LOST ? HVD_EVENT_DRIVER_LOST : HVD_EVENT_JOB_ENDED, 0, -1, 0,
              why.message);
 }
