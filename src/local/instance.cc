@@ -213,6 +213,7 @@ void LocalInstance::end(GenerationPtr generation, BoxState last) {
   if (generation == nullptr) return;
   generation->messages.stop(last);
   generation->group.abort();
+  if (executor_ != nullptr) executor_->nudge();  // progress lends nobody any more
   if (needs_inner(*generation)) {
     if (last == BoxState::kLeft) {
       inner_->disconnect();

@@ -159,6 +159,8 @@ void LocalInstance::lends(bool will) {
     lender_ = std::this_thread::get_id();
   } else if (lender_.load() == std::this_thread::get_id()) {
     lender_ = std::thread::id();
+    // What came after the generation's end had been told.
+    if (executor_ != nullptr && current() == nullptr) executor_->nudge();
   }
 }
 
