@@ -273,6 +273,28 @@ TEST(LocalLending, WhoLendsItselfLeavesAtItsDeadlineAndTheOperationGoesOn) {
   }
 }
 
+// contract 12: nobody lends itself to a generation that has ended.
+TEST(LocalLending, TheEndOfAGenerationEndsWhatWaitsForALender) {
+  Ranks ranks = make_ranks(2);
+  std::mt19937 random(3);
+  for (uint64_t generation = 1; generation <= 300; ++generation) {
+    connect_all(ranks, generation);
+    std::atomic<bool> begun{false};
+    std::thread aborter([&, moment = random() % 2000] {
+      while (!begun) {}
+      for (std::atomic<size_t> i{0}; i < moment; ++i) {}
+      for (const auto& rank : ranks) rank->instance->abort(generation);
+    });
+    Pending pending;
+    begun = true;
+    ranks[0]->instance->lends(true);
+    const Status submitted = ranks[0]->instance->submit(barrier(pending, 1));
+    ranks[0]->instance->lends(false);
+    aborter.join();
+    ASSERT_EQ((submitted.ok() ? pending.wait() : submitted).code, HVD_PEER_LOST) << generation;
+  }
+}
+
 TEST(LocalEnd, ClosingEndsEverything) {
   for (int round = 0; round < 50; ++round) {
     Ranks ranks = make_ranks(2);

@@ -110,7 +110,9 @@ int child() {
       if (status.ok() && (values.front() != float(order.size) || values.back() != float(order.size)))
         return 97;
       if (!status.ok() || order.size == 1) continue;
-      const Inbox::Message message = inbox.next_message();
+      Inbox::Message message = inbox.next_message();
+      // One of the generation before may have been under way when that was given up.
+      while (message.generation > 0 && message.generation < generation) message = inbox.next_message();
       if (message.generation == generation && std::memcmp(message.data.data(), &sequence, 8) != 0) return 98;
     }
     if (driver.joinable()) driver.join();
@@ -121,6 +123,7 @@ int child() {
       instance->disconnect();
       continue;
     }
+    if (order.rounds > 0) fprintf(stderr, "nobody was lost: %s\n", status.message.c_str());
     if (status.code != HVD_PEER_LOST) return 100;
     while (inbox.has_message()) inbox.next_message();
     write_all(1, "L", 1);
@@ -208,7 +211,11 @@ TEST(LocalProcess, APeerThatDiedBeforeTheGenerationIsNamed) {
 }
 
 }  // namespace
-int run_child() { return child(); }
+int run_child() {
+  const int status = child();
+  if (status != 0) fprintf(stderr, "rank's process ends with %d\n", status);
+  return status;
+}
 }  // namespace hvd::local::test
 
 int main(int argc, char** argv) {
