@@ -186,25 +186,27 @@ TEST_F(TimelineTest, PathsThatAreNoGood) {
 }
 
 TEST_F(TimelineTest, BuffersABoundedAmountAndSaysWhatIsLost) {
-  ASSERT_TRUE(timeline.start(path("t")).ok());
   const std::string name(1000, 'x');
   constexpr int kThreads = 4;
-  constexpr int kEach = 5000;  // 20 MB of records, much faster than they are written
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] {
-      for (int n = 0; n < kEach; ++n) timeline.slice(TimelineRow::kState, name, at(n), at(n));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  ASSERT_TRUE(timeline.stop().ok());
-  const std::string text = read("t.7.json");
+  constexpr int kEach = 5000;  // 20 MB of records, mostly much faster than they are written
   size_t dropped = 0;
-  for (size_t at = 0; (at = text.find(R"("dropped":)", at)) != std::string::npos; ++at) {
-    dropped += std::stoul(text.substr(at + 10));
+  for (int round = 0; round < 20 && dropped == 0; ++round) {
+    ASSERT_TRUE(timeline.start(path("t")).ok());
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        for (int n = 0; n < kEach; ++n) timeline.slice(TimelineRow::kState, name, at(n), at(n));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_TRUE(timeline.stop().ok());
+    const std::string text = read("t.7.json");
+    for (size_t at = 0; (at = text.find(R"("dropped":)", at)) != std::string::npos; ++at) {
+      dropped += std::stoul(text.substr(at + 10));
+    }
+    EXPECT_EQ(occurrences(text, name) + dropped, size_t{kThreads} * kEach);
   }
   EXPECT_GT(dropped, 0u) << "not a test of the limit";
-  EXPECT_EQ(occurrences(text, name) + dropped, size_t{kThreads} * kEach);
 }
 
 TEST_F(TimelineTest, LongTextIsCut) {
