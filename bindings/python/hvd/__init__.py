@@ -52,4 +52,25 @@ def version() -> str:
     return _lib.hvd_version().decode()
 
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "Adasum", "Array", "Average", "BackendChoice", "BackendInfo", "BackendReport", "CallbackError",
+    "ClosedError", "Codec", "Context", "DriverLostError", "Event", "EventKind", "Handle",
+    "HorovodInternalError", "HostsUpdatedInterrupt", "HvdError", "InternalError", "InvalidError",
+    "JobCompleteError", "JobFailedError", "JsonCodec", "LibraryError", "Max", "Membership", "Min",
+    "MismatchError", "PickleCodec", "ProcessSet", "ProcessSetInfo", "Product", "Recovery", "Reduction",
+    "RefusedError", "RemovedError", "Sum", "UnavailableError", "UnsupportedError", "WaitTimeoutError",
+    "abort", "add_process_set", "allgather", "allgather_async", "allgather_object", "allreduce", "allreduce_",
+    "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "backend", "backend_choice",
+    "backends", "barrier", "barrier_async", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_",
+    "broadcast_object", "broadcast_variables", "broadcast_variables_async", "ccl_built", "compiled",
+    "context", "cross_rank", "cross_size", "cuda_built", "ddl_built", "describe_options", "driver", "elastic",
+    "events", "gather", "gather_async", "gather_object", "generation", "global_process_set", "gloo_built",
+    "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
+    "grouped_reducescatter_async", "has_left", "hvdrun", "init", "is_homogeneous", "is_initialized", "join",
+    "join_async", "leave", "library_path", "local_rank", "local_size", "membership", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "rank", "receive", "receive_async",
+    "recoveries", "reduce", "reduce_async", "reducescatter", "reducescatter_async", "register_listener",
+    "remove_listener", "remove_process_set", "rocm_built", "run", "scatter", "scatter_async", "send",
+    "send_async", "set_codec", "shutdown", "size", "start_timeline", "stop_timeline", "synchronize", "version"
+]

@@ -150,8 +150,8 @@ def shutdown(timeout: float | None = None, *, keep_place: bool | None = None) ->
     if _context is None:
         # What was kept is given up by a shutdown() that keeps nothing.
         if _parked is not None and keep_place is False:
-            _parked, context = None, _parked
-            context.shutdown(timeout)
+            given_up, _parked = _parked, None
+            given_up.shutdown(timeout)
     elif (keeps_place if keep_place is None else keep_place) and _context._park(timeout):
         _context, _parked = None, _context
     else:

@@ -214,7 +214,7 @@ class JsonCodec:
         flat = thing.detach().resolve_conj().resolve_neg().cpu().contiguous()
         size = flat.numel() * flat.element_size()
         if type(flat) is torch.Tensor:
-            raw = _loan_of_tensor(flat, flat.element_size(), where)
+            raw: Loan | bytes = _loan_of_tensor(flat, flat.element_size(), where)
         else:
             raw = loan_of(flat.reshape(-1).view(torch.uint8).numpy()) if size else b""
         return {
@@ -345,7 +345,8 @@ def _namedtuple(module: str, name: str, fields: list[str], items: list[Any]) -> 
         found = None if found is None else vars(found).get(part) if hasattr(found, "__dict__") else None
     if not (isinstance(found, type) and issubclass(found, tuple) and
             vars(found).get("_fields") == tuple(fields)):
-        found = collections.namedtuple(name.rpartition(".")[2], fields)  # which checks the names
+        make: Any = collections.namedtuple
+        found = make(name.rpartition(".")[2], fields)  # which checks the names
     return tuple.__new__(found, items)
 
 

@@ -254,7 +254,7 @@ class Driver:
 def _owned(text: c_void_p) -> str:
     """A text that the library gives away."""
     try:
-        return string_at(text.value).decode("utf-8", "replace")
+        return string_at(text).decode("utf-8", "replace")
     finally:
         _lib.hvd_free(text)
 

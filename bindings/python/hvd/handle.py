@@ -88,7 +88,7 @@ class Handle:
         own = os.dup(self.descriptor())  # a loop has one reader of each
         completed = loop.create_future()
         try:
-            loop.add_reader(own, lambda: completed.done() or completed.set_result(None))
+            loop.add_reader(own, lambda: None if completed.done() else completed.set_result(None))
             await completed
         finally:
             loop.remove_reader(own)

@@ -179,7 +179,8 @@ class RayExecutor:
         options: dict[str, Any] = dict(self._resources)
         if node is not None:
             options["resources"] = {f"node:{node}": 0.001}
-        return _Actor.options(**options).remote()
+        actor: Any = _Actor
+        return actor.options(**options).remote()
 
     def start(self, executable_cls: Callable[..., Any] | None = None, executable_args: Sequence[Any] = (),
               executable_kwargs: Mapping[str, Any] | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from .. import _constants as c
 from .._handles import Native
@@ -34,7 +34,8 @@ class Reduction(IntEnum):
     ADASUM = 100  # made of messages (adasum.py), and none of the library's
 
 
-Sum, Average, Min, Max, Product, Adasum = Reduction
+Sum, Average, Min = Reduction.SUM, Reduction.AVERAGE, Reduction.MIN
+Max, Product, Adasum = Reduction.MAX, Reduction.PRODUCT, Reduction.ADASUM
 
 
 def members_of(process_set: Any) -> int | None:
@@ -70,6 +71,11 @@ class Operations:
     """One operation of any kind."""
 
     _handle: Native
+
+    if TYPE_CHECKING:  # what it becomes part of has them
+
+        def rank(self) -> int: ...
+        def size(self) -> int: ...
 
     def _do(self, wait: bool, collective: int, name: str | None, inputs: Sequence[Any] | None,
             outputs: Sequence[Any] | None, result: Any, finish: Callable[[Handle], Any] | None = None, *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from ..codec import CodecLike
 from ..context import Context
@@ -31,6 +31,10 @@ class ObjectState(State):
 
     _codec: CodecLike | None
     _fixed: set[str] = set()
+
+    if TYPE_CHECKING:  # what it is given
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def _add(self, name: str, value: Any) -> None:
         self._check_name(name)

@@ -30,4 +30,12 @@ from .errors import errors
 from .ops import allgather, allreduce, alltoall, broadcast, place, reducescatter
 from . import elastic
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "ops")]
+__all__ = [
+    "Average", "HorovodInternalError", "HostsUpdatedInterrupt", "HvdError", "InvalidError", "Max", "Min",
+    "MismatchError", "Product", "RemovedError", "Sum", "WaitTimeoutError", "abort", "add_process_set",
+    "allgather", "allgather_object", "allreduce", "alltoall", "backend", "barrier", "broadcast",
+    "broadcast_object", "context", "cross_rank", "cross_size", "elastic", "errors", "events", "generation",
+    "implementation", "init", "is_initialized", "join", "local_rank", "local_size", "membership", "place",
+    "rank", "recoveries", "reducescatter", "register_listener", "remove_listener", "remove_process_set",
+    "shutdown", "size", "start_timeline", "stop_timeline"
+]

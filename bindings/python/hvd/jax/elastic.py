@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import weakref
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Callable
 
 import jax
@@ -19,6 +19,11 @@ from ..elastic import run as plain_run
 from ..elastic._objects import _Object, _Problem
 from ..errors import InvalidError
 from .errors import errors, forget_programs
+
+__all__ = [
+    "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "JaxState", "ObjectState", "State",
+    "run"
+]
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,13 +119,13 @@ class JaxState(ObjectState):
         object.__setattr__(self, name, value)
         keys: list[str] = []
         self._trees[name] = (structure, [leaf for _, leaf in flat], keys)
-        mine = weakref.ref(self)
+        mine: Any = weakref.ref(self)
         for index, (path, leaf) in enumerate(flat):
             key = f"{name}{jax.tree_util.keystr(path)}"
             if len(key.encode()) > 255:
                 key = f"{name}.leaf{index}"
-            self._add_leaf(key, _is_leaf_array(leaf), lambda index=index: mine()._trees[name][1][index],
-                           lambda new, index=index: mine()._put_leaf(name, index, new))
+            self._add_leaf(key, _is_leaf_array(leaf), partial(lambda at: mine()._trees[name][1][at], index),
+                           partial(lambda at, new: mine()._put_leaf(name, at, new), index))
             keys.append(key)
 
     def _add_leaf(self, key: str, is_array: bool, get: Callable[[], Any], put: Callable[[Any], None]) -> None:

@@ -31,4 +31,15 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
+__all__ = [
+    "Adasum", "Average", "Compression", "DistributedOptimizer", "HorovodInternalError",
+    "HostsUpdatedInterrupt", "HvdError", "InvalidError", "Max", "Min", "MismatchError",
+    "PartialDistributedOptimizer", "ProcessSet", "Product", "RemovedError", "Sum", "WaitTimeoutError",
+    "abort", "add_process_set", "allgather", "allgather_object", "allreduce", "barrier", "broadcast",
+    "broadcast_model", "broadcast_object", "broadcast_variables", "callbacks", "ccl_built", "compression",
+    "context", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic", "events", "functions",
+    "generation", "global_process_set", "gloo_built", "gloo_enabled", "init", "is_homogeneous",
+    "is_initialized", "join", "load_model", "local_rank", "local_size", "membership", "mpi_built",
+    "mpi_enabled", "mpi_threads_supported", "nccl_built", "optimizer", "rank", "recoveries", "reducescatter",
+    "remove_process_set", "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline"
+]

@@ -26,13 +26,14 @@ class _Plain:
                 f"gradient_predivide_factor {gradient_predivide_factor} goes with op=Average only")
         self.prefix, self.process_set, self.predivide = prefix, process_set, gradient_predivide_factor
         self.compression = compression
-        self.scale_local_gradients, self.local = scale_local_gradients, set()
+        self.scale_local_gradients = scale_local_gradients
+        self.local: set[Any] = set()
         self.grouping = Grouping(num_groups, groups, id)
 
     def register_local(self, variables: Sequence[Any]) -> None:
         self.local |= {id(variable) for variable in variables}
 
-    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: float) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: Any) -> list[Any]:
         raise NotImplementedError
 
     def excluded(self) -> bool:
@@ -69,7 +70,7 @@ class _Plain:
 
 
 class _OnTorch(_Plain):
-    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: float) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: Any) -> list[Any]:
         from .. import torch as of_torch
 
         return of_torch.grouped_allreduce([g.detach().contiguous() for g in gradients], name=name, op=op,
@@ -77,7 +78,7 @@ class _OnTorch(_Plain):
 
 
 class _OnJax(_Plain):
-    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: float) -> list[Any]:
+    def _reduce(self, gradients: list[Any], name: str, op: Reduction, **scale: Any) -> list[Any]:
         from .. import jax as of_jax
 
         if self.process_set is not global_process_set:

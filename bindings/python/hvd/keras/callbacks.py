@@ -12,7 +12,7 @@ from ..process_set import global_process_set
 from . import _keras
 from .functions import broadcast_model
 
-_Callback = _keras.keras.callbacks.Callback
+_Callback: Any = _keras.keras.callbacks.Callback
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
@@ -76,7 +76,8 @@ class LearningRateScheduleCallback(_Callback):
         self.staircase = staircase if callable(multiplier) else True
         self.multiplier = multiplier if callable(multiplier) else (lambda epoch: float(multiplier))
         self.momentum_correction, self.steps_per_epoch = momentum_correction, steps_per_epoch
-        self._epoch, self._steps = 0, steps_per_epoch
+        self._epoch = 0
+        self._steps: Any = steps_per_epoch  # None: fit() may know
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._steps = self.steps_per_epoch or (self.params or {}).get("steps")

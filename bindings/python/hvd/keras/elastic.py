@@ -14,7 +14,13 @@ from ..elastic import run as _plain_run
 from ..errors import InvalidError
 from . import _keras
 
-_Callback = _keras.keras.callbacks.Callback
+__all__ = [
+    "CommitStateCallback", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "KerasState",
+    "ObjectState", "State", "TensorFlowKerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback",
+    "run"
+]
+
+_Callback: Any = _keras.keras.callbacks.Callback
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:

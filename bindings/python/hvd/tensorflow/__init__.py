@@ -26,7 +26,22 @@ from .ops import (allgather, allreduce, alltoall, barrier, broadcast, grouped_al
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from . import elastic
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
+__all__ = [
+    "Adasum", "Average", "BroadcastGlobalVariablesHook", "Compression", "DistributedGradientTape",
+    "DistributedOptimizer", "HorovodInternalError", "HostsUpdatedInterrupt", "HvdError", "InvalidError",
+    "Max", "Min", "MismatchError", "PartialDistributedGradientTape", "PartialDistributedOptimizer",
+    "ProcessSet", "Product", "RemovedError", "Sum", "WaitTimeoutError", "abort", "add_process_set",
+    "allgather", "allgather_object", "allreduce", "alltoall", "backend", "barrier", "broadcast", "broadcast_",
+    "broadcast_global_variables", "broadcast_object", "broadcast_object_fn", "broadcast_variables",
+    "ccl_built", "compression", "context", "cross_rank", "cross_size", "cuda_built", "ddl_built", "elastic",
+    "events", "functions", "generation", "global_process_set", "gloo_built", "gloo_enabled", "gradients",
+    "grouped_allgather", "grouped_allreduce", "grouped_reducescatter", "init", "is_homogeneous",
+    "is_initialized", "join", "local_rank", "local_rank_op", "local_size", "local_size_op", "membership",
+    "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "ops", "optimizer",
+    "process_set_included_op", "rank", "rank_op", "recoveries", "reducescatter", "register_listener",
+    "remove_listener", "remove_process_set", "rocm_built", "shutdown", "size", "size_op", "start_timeline",
+    "stop_timeline"
+]
 
 
 def __getattr__(name):

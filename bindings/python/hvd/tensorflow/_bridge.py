@@ -159,7 +159,7 @@ def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[
     return list(results)
 
 
-_both: dict[type, type] = {}  # by class of ours: one that is TensorFlow's, too
+_both: dict[type, Any] = {}  # by class of ours: one that is TensorFlow's, too
 
 
 def _also_tensorflows(error: HvdError) -> HvdError:

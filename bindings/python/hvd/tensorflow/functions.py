@@ -132,7 +132,7 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, session: Any = None, n
                      process_set: Any = global_process_set, codec: CodecLike | None = None) -> Any:
     """The root's object on every rank. It needs no session: objects do not travel through TensorFlow."""
     _only_without(session)
-    options = {} if codec is None else {"codec": codec}
+    options: dict[str, Any] = {} if codec is None else {"codec": codec}
     if process_set is not global_process_set:
         return _among_members(obj, root_rank, name, process_set, options)
     return plain.broadcast_object(obj, root_rank, name, **options)
@@ -157,8 +157,8 @@ def allgather_object(obj: Any, session: Any = None, name: str | None = None,
                      process_set: Any = global_process_set, codec: CodecLike | None = None) -> list[Any]:
     """Every rank's object, in rank order."""
     _only_without(session)
-    return plain.allgather_object(obj, name, process_set=process_set,
-                                  **({} if codec is None else {"codec": codec}))
+    options: dict[str, Any] = {} if codec is None else {"codec": codec}
+    return plain.allgather_object(obj, name, process_set=process_set, **options)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):

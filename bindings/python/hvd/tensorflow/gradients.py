@@ -96,7 +96,7 @@ class GradientReduction:
         if self.sparse_as_dense:
             gradients = [tf.convert_to_tensor(g) for g in gradients]
         name = f"{self.prefix}.{first}.{len(gradients)}"
-        scale = {}
+        scale: dict[str, Any] = {}
         if self.predivide != 1.0:
             # The sum is divided once before and once after: together by the number of ranks, as the average
             # does.
@@ -112,12 +112,8 @@ class _DistributedTape:
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
                  unconnected_gradients: Any = tf.UnconnectedGradients.NONE, **options: Any) -> Any:
-        found = super().gradient(
-            target,
-            sources,
-            output_gradients,
-            unconnected_gradients,  # type: ignore[misc]
-            **options)
+        tape: Any = super()
+        found = tape.gradient(target, sources, output_gradients, unconnected_gradients, **options)
         flat_sources, flat = tf.nest.flatten(sources), tf.nest.flatten(found, expand_composites=False)
         return tf.nest.pack_sequence_as(sources, self._hvd(flat, flat_sources))
 
@@ -143,7 +139,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", d
         raise InvalidError("the tape is a DistributedGradientTape already")
     _placement.check(device_dense, device_sparse)
     kind = type(gradtape)
-    wrapped = type(kind.__name__, (_DistributedTape, kind), {})
+    wrapped: Any = type(kind.__name__, (_DistributedTape, kind), {})
     tape = wrapped.__new__(wrapped)
     tape.__dict__ = gradtape.__dict__  # one record: what the original sees, this one sees
     tape._hvd = GradientReduction("DistributedGradientTape", compression, sparse_as_dense, op,
@@ -179,8 +175,8 @@ class LocalAggregation:
         if passes < 1:
             raise InvalidError(f"backward_passes_per_step is {passes}: expected at least 1")
         self.passes, self.average = passes, average
-        self._sums: list[tf.Variable | None] = []
-        self._count: tf.Variable | None = None
+        self._sums: list[Any] = []
+        self._count: Any = None
 
     def _prepare(self, gradients: Sequence[Any]) -> None:
         if self._count is not None:

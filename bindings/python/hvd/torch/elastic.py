@@ -15,6 +15,11 @@ from ..errors import InvalidError
 from ..elastic import ArrayState, ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from .optimizer import _Distributed
 
+__all__ = [
+    "ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
+    "TorchState", "run"
+]
+
 if TYPE_CHECKING:
     from .groups import Group
     from .sharded import Sharded
@@ -145,7 +150,7 @@ class TorchState(ObjectState):
     def _add(self, name: str, value: Any) -> None:
         before = set(self._memory)
         kind = _kind(value)
-        mine = weakref.ref(self)  # what is registered must not keep the state, or it would never go
+        mine: Any = weakref.ref(self)  # what is registered must not keep the state, or it would never go
         hidden = self._hidden
 
         def now() -> Any:

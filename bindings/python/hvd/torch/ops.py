@@ -140,7 +140,7 @@ def _with_gradient(function: Any, call: Any, tensors: Sequence[torch.Tensor], *o
     return call([_plain(t) for t in tensors])
 
 
-def _factors(prescale_factor: float, postscale_factor: float) -> dict[str, float]:
+def _factors(prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
     return {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
 
 
@@ -227,7 +227,7 @@ def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = N
 
 
 def sparse_allreduce_async(tensor: torch.Tensor, name: str | None = None, op: Reduction = Average,
-                           process_set: Any = None) -> Handle:
+                           process_set: Any = None) -> Finished:
     """Of a sparse COO tensor: the ranks' entries one after the other, not coalesced; for Average divided by
     their number.
 
@@ -322,7 +322,7 @@ def _rows(splits: Any) -> list[int] | None:
 
 
 def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
-                   process_set: Any = None) -> Handle:
+                   process_set: Any = None) -> Finished:
     """splits[i] rows go to rank i. The handle's result is (rows received, how many from each rank: int32)."""
     handle = plain.alltoall_async(_plain(tensor), _rows(splits), name, process_set=process_set)
 
@@ -365,7 +365,7 @@ def reducescatter(tensor: torch.Tensor, name: str | None = None, compression: An
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: str | None = None,
                                 op: Reduction = Average, process_set: Any = None,
-                                prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Handle:
+                                prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Finished:
     return plain.grouped_reducescatter_async([_plain(t) for t in tensors], name, op, process_set=process_set,
                                              **_factors(prescale_factor, postscale_factor))
 

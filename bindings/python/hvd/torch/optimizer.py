@@ -153,9 +153,9 @@ class _Gradients:
             if gradient.is_sparse:
                 self.sparse[p] = gradient.sparse_dim()
                 if not self.sparse_as_dense:
-                    handle = sparse_allreduce_async(gradient, f"allreduce.{self.names[p]}", self.op,
+                    sparse = sparse_allreduce_async(gradient, f"allreduce.{self.names[p]}", self.op,
                                                     process_set=self.process_set)
-                    unit.handles.append((handle, [p], [None], [None], _device.stream_of(gradient)))
+                    unit.handles.append((sparse, [p], [None], [None], _device.stream_of(gradient)))
                     continue
                 gradient = gradient.to_dense()
             tensor, context = self.compression.compress(gradient.detach().contiguous())

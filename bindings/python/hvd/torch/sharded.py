@@ -74,7 +74,7 @@ def _fill_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 @cache
-def _dtensor() -> tuple[type, tuple[Any, ...]]:
+def _dtensor() -> tuple[Any, tuple[Any, ...]]:
     """The class of what is dealt out, and the placements of what is dealt out by rows."""
     from torch.distributed.tensor import DTensor, Shard as Rows
 
