@@ -48,8 +48,8 @@ static void delay(void) {
   errno = before;
 }
 
-#define REAL(name)                      \
-  static __typeof__(&(name)) real;      \
+#define REAL(name)                 \
+  static __typeof__(&(name)) real; \
   if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, #name)
 
 int pthread_mutex_lock(pthread_mutex_t *mutex) {
