@@ -159,7 +159,7 @@ void LocalInstance::lends(bool will) {
     lender_ = std::this_thread::get_id();
   } else if (lender_.load() == std::this_thread::get_id()) {
     lender_ = std::thread::id();
-    // What came after the generation's end had been told.
+    // The generation may have ended before the job was there: progress finds none any more.
     if (executor_ != nullptr && current() == nullptr) executor_->nudge();
   }
 }
