@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
 # Runs tests of the release build while their threads are delayed at random (tests/delays.c), in orders that
 # are otherwise rare: scripts/delays.sh [seed...] (1 without arguments). One seed takes some 20 minutes.
-# Left out are what times, builds or checks texts, and what takes hours so delayed.
+# Left out are what builds or checks texts, other systems, and what is not over within its time so delayed.
+# Needs the release build with tests; builds it if it is not there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- 1
+if [ ! -f build/release/bin/delays.so ]; then
+  scripts/install-deps.sh build test
+  cmake --preset release
+  cmake --build --preset release
+fi
 texts='docs|lint|walls|exports|header|api_test|schema|abidiff|size_test|hardening|deploy|tools'
 builds='debug_build|install|package|wheel|fuzz|examples?'
 systems='srun|ssh|slurm|kubernetes|systemd|browser|footprint'
