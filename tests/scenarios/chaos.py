@@ -32,6 +32,7 @@ from harness import PATIENCE, Job
 
 PACE_S = 0.01  # computing time of a step
 MODULES = os.path.join(harness.BIN, "..", "lib", "hvd")
+DELAYS = os.path.abspath(os.path.join(harness.BIN, "delays.so"))  # docs/chaos.md, "Delayed threads"
 
 # What starts a worker. Host "odd" brings other options than the others, host "few" hardly any descriptor.
 WRAPPER = """
@@ -69,7 +70,7 @@ class Ledger:
 class Chaos(Faults):
     """One job and what befalls it."""
 
-    def __init__(self, random_, backend, counts, seconds, faults):
+    def __init__(self, random_, backend, counts, seconds, faults, delayed):
         self.random = random_
         self.counts = counts
         self.seconds = seconds
@@ -100,10 +101,13 @@ class Chaos(Faults):
         ]
         self.leaves = random_.random() < 0.5  # at SIGTERM, which is ignored otherwise
         spares = random_.choice([0, 0, 1])
+        delayed, seed = random_.random() < delayed, random_.randrange(1 << 32)
+        self.delays = {"LD_PRELOAD": DELAYS, "HVD_DELAYS_SEED": str(seed)} if delayed else {}
+        environment.update(self.delays)
         self.folder = tempfile.mkdtemp(prefix="hvd-chaos-")
         self.ledger.addCleanup(lambda: shutil.rmtree(self.folder))
         if clocks.library():
-            self.clocks = clocks.Clocks(os.path.join(self.folder, "clocks"))
+            self.clocks = clocks.Clocks(os.path.join(self.folder, "clocks"), [DELAYS] if delayed else [])
             environment.update({**self.clocks.for_workers(), **self.clocks.environment("driver")})
         flags = ["--address-file", os.path.join(self.folder, "address")]
         if self.full:
@@ -115,10 +119,11 @@ class Chaos(Faults):
                 file.write("x" * 40 + "\n")
             environment["HVD_SECRET_FILE"] = self.secret
             more = {"script": False, "prepare": lambda job: [HVDRUN, "--driver", "--listen", "127.0.0.1"]}
-        self.title = "backend %s, %s, %d bytes, commit each %d%s%s%s%s" % (
+        self.title = "backend %s, %s, %d bytes, commit each %d%s%s%s%s%s" % (
             backend, ",".join("%s:%d" % host for host in self.hosts.items()), pad, self.commit,
             ", by agents" if self.by_agents else "", ", leaving" if self.leaves else "",
-            ", a spare" if spares else "", ", a full disk for output" if self.full else "")
+            ", a spare" if spares else "", ", a full disk for output" if self.full else "",
+            ", delayed threads" if delayed else "")
         self.job = Job(
             self.ledger, None if self.by_agents else self._hosts(), [
                 "steps=%d" % self.steps,
@@ -154,7 +159,7 @@ class Chaos(Faults):
                 str(self.hosts[host]), "--secret-file", self.secret
             ], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={
                 **{name: value for name, value in os.environ.items() if "PATH" in name},
-                **(self.clocks.environment("agent." + host) if self.clocks else {})
+                **self.delays, **(self.clocks.environment("agent." + host) if self.clocks else {})
             })
         self.agents[host] = agent
 
@@ -281,6 +286,7 @@ def main():
     parser.add_argument("--json", help="file for the report; default: stdout")
     parser.add_argument("--job", type=int,
                         help="one job alone, by the number that its line of the report has")
+    parser.add_argument("--delayed", type=float, default=0.25, help="share of jobs with delayed threads")
     parser.add_argument("--without", default="", help="faults to leave out, by name")
     arguments = parser.parse_args()
     without = arguments.without.split(",")
@@ -288,6 +294,8 @@ def main():
         print("left out: clock_jumps (no libfaketime: scripts/install-deps.sh chaos)", flush=True)
         without.append("clock_jumps")
     chosen = [f for f in Chaos.FAULTS if f.__name__ not in without]
+    if arguments.delayed and not os.path.exists(DELAYS):
+        parser.error("no %s: build the tests, or give --delayed 0" % DELAYS)
     backends = [b for b in arguments.backends.split(",") if present(b.partition(":")[0])]
     end = time.monotonic() + arguments.minutes * 60
     faults, totals, broken = collections.Counter(), collections.Counter(), []
@@ -298,10 +306,11 @@ def main():
         if arguments.job is not None:
             seed, number, end = arguments.job, arguments.job % 1000, 0
         number += 1
-        chaos = Chaos(
-            random.Random(seed), backends[(number - 1) % len(backends)], faults,
-            max(5.0, min(arguments.job_seconds, end -
-                         time.monotonic())) if arguments.job is None else arguments.job_seconds, chosen)
+        seconds = arguments.job_seconds
+        if arguments.job is None:
+            seconds = max(5.0, min(seconds, end - time.monotonic()))
+        chaos = Chaos(random.Random(seed), backends[(number - 1) % len(backends)], faults, seconds, chosen,
+                      arguments.delayed)
         began = time.monotonic()
         try:
             try:

@@ -30,29 +30,30 @@ def offset_in(event):
 
 
 class Clocks:
-    """Of one job, in a folder of its own."""
+    """Of one job, in a folder of its own. `preload`: libraries that come before libfaketime."""
 
     # What starts a worker, in the environment of Clocks.for_workers: its clock has its process's number.
     WRAPPER = """
-export FAKETIME_TIMESTAMP_FILE="$HVD_TEST_CLOCKS/$$" LD_PRELOAD="$HVD_TEST_CLOCK_LIBRARY"
+export FAKETIME_TIMESTAMP_FILE="$HVD_TEST_CLOCKS/$$" LD_PRELOAD="$HVD_TEST_CLOCK_PRELOAD"
 export FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_DISABLE_SHM=1 NO_FAKE_STAT=1
 echo +0 > "$FAKETIME_TIMESTAMP_FILE"
 """
 
-    def __init__(self, folder):
+    def __init__(self, folder, preload=()):
         os.mkdir(folder)
+        self.preload = ":".join([*preload, library()])
         self.folder = folder
         self.offsets = {}  # by name
         self.since = {}    # by CLOCK_MONOTONIC, in ns
 
     def for_workers(self):
-        return {"HVD_TEST_CLOCKS": self.folder, "HVD_TEST_CLOCK_LIBRARY": library()}
+        return {"HVD_TEST_CLOCKS": self.folder, "HVD_TEST_CLOCK_PRELOAD": self.preload}
 
     def environment(self, name):
         """For one process, and for what it starts by no wrapper."""
         self.set(name, 0)
         return {
-            "LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": self._path(name), "FAKETIME_NO_CACHE": "1",
+            "LD_PRELOAD": self.preload, "FAKETIME_TIMESTAMP_FILE": self._path(name), "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DISABLE_SHM": "1", "NO_FAKE_STAT": "1"
         }
 
