@@ -79,6 +79,7 @@ CoreActions AgentCore::connected(bool resumed, uint64_t received, Time now) {
 
 CoreActions AgentCore::disconnected(const std::string& why, Time now) {
   CoreActions actions;
+  if (finished_) return actions;
   if (online_) {
     alone_since_ = now;
     last_chance_.reset();
@@ -92,6 +93,7 @@ CoreActions AgentCore::disconnected(const std::string& why, Time now) {
 
 CoreActions AgentCore::refused(hvd_status code, const std::string& why, Time now) {
   CoreActions actions;
+  if (finished_) return actions;
   online_ = false;
   end_all(why, config_.stop_grace, code, now, &actions);
   judge(now, &actions);
@@ -144,6 +146,7 @@ CoreActions AgentCore::ordered(Order order, Time now) {
 
 CoreActions AgentCore::acknowledged(uint64_t received, Time now) {
   CoreActions actions;
+  if (finished_) return actions;
   const size_t before = reports_.size();
   reports_.acknowledge(received);
   // Those that are gone and told are nobody's business any more; now and then is enough.

@@ -80,6 +80,23 @@ TEST_F(Core, OutputIsBoundedAndNeverLost) {
   EXPECT_FALSE(released[0].hold);
 }
 
+TEST_F(Core, NothingFollowsItsEnd) {
+  core.ordered(start(7, 1), kStart);
+  core.output(7, false, std::string(900, 'x'), kStart);
+  ASSERT_EQ(all<HoldOutput>(core.output(7, false, std::string(900, 'x'), kStart)).size(), 1u);
+  core.stop("enough", kStart);
+  core.exited(7, 0, kStart);
+  core.gone(7, kStart);
+  const Time end = *core.next_tick();
+  ASSERT_EQ(all<Finished>(core.tick(end)).size(), 1u);
+  EXPECT_TRUE(core.disconnected("closed", end).empty());
+  EXPECT_TRUE(core.acknowledged(1, end).empty());
+  EXPECT_TRUE(core.refused(HVD_REFUSED, "no", end).empty());
+  EXPECT_TRUE(core.connected(true, 0, end).empty());
+  EXPECT_TRUE(core.ordered(start(8, 2), end).empty());
+  EXPECT_TRUE(core.stop("again", end).empty());
+}
+
 TEST_F(Core, WorkersLiveOnForItsPatienceOnly) {
   core.ordered(start(7, 1), kStart);
   core.disconnected("cut", kStart);

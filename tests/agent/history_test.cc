@@ -98,6 +98,7 @@ struct Simulation {
 
   void agent_does(const std::string& host, AgentProcess& agent, CoreActions actions) {
     for (CoreAction& action : actions) {
+      ASSERT_FALSE(agent.finished) << "an action after the last one";
       if (auto* launch = std::get_if<LaunchWorker>(&action)) {
         const uint64_t id = launch->order.worker;
         ASSERT_TRUE(started.insert(id).second) << "worker " << id << " was started twice";

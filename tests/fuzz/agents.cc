@@ -227,7 +227,10 @@ std::vector<Bytes> seeds() {
            'c', 0, 9, 1, 2, 1, 0, 0, 9, 3, 3, 1, 0, 4, 0, 0, 3, 0, 0, 0},
           // A driver is there, has one worker started, stops it and ends the job.
           {1,   0, 0,  0, 0, 0, 10, 0, 1, 1, 1, 6, 0,  5, 'h', 'e', 'l', 'l',
-           'o', 0, 10, 1, 2, 1, 5,  1, 3, 1, 4, 0, 10, 3, 3,   1,   0}};
+           'o', 0, 10, 1, 2, 1, 5,  1, 3, 1, 4, 0, 10, 3, 3,   1,   0},
+          // One holds what its worker prints when it has ended, and then is cut off.
+          {1, 0, 59, 0,  1,   138, 138, 138, 138, 108, 111, 2,   138, 11,  138, 138, 35, 138, 138,
+           1, 1, 11, 96, 108, 111, 2,   138, 138, 63,  1,   254, 134, 134, 138, 65,  63, 1}};
 }
 
 }  // namespace hvd::fuzz
