@@ -70,7 +70,7 @@ class Ledger:
 class Chaos(Faults):
     """One job and what befalls it."""
 
-    def __init__(self, random_, backend, counts, seconds, faults, delayed):
+    def __init__(self, random_, backend, counts, seconds, faults, share_delayed):
         self.random = random_
         self.counts = counts
         self.seconds = seconds
@@ -101,8 +101,9 @@ class Chaos(Faults):
         ]
         self.leaves = random_.random() < 0.5  # at SIGTERM, which is ignored otherwise
         spares = random_.choice([0, 0, 1])
-        delayed, seed = random_.random() < delayed, random_.randrange(1 << 32)
-        self.delays = {"LD_PRELOAD": DELAYS, "HVD_DELAYS_SEED": str(seed)} if delayed else {}
+        delayed = random_.random() < share_delayed
+        seed = str(random_.randrange(1 << 32))
+        self.delays = {"LD_PRELOAD": DELAYS, "HVD_DELAYS_SEED": seed} if delayed else {}
         environment.update(self.delays)
         self.folder = tempfile.mkdtemp(prefix="hvd-chaos-")
         self.ledger.addCleanup(lambda: shutil.rmtree(self.folder))
