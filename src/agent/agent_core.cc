@@ -93,7 +93,6 @@ CoreActions AgentCore::disconnected(const std::string& why, Time now) {
 
 CoreActions AgentCore::refused(hvd_status code, const std::string& why, Time now) {
   CoreActions actions;
-  if (finished_) return actions;
   online_ = false;
   end_all(why, config_.stop_grace, code, now, &actions);
   judge(now, &actions);

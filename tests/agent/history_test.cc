@@ -326,6 +326,8 @@ struct Simulation {
         agent_does(each, agent, agent.core.tick(now));
       if (agent.finished) {
         ASSERT_TRUE(agent.processes.empty()) << "an agent went before its workers";
+        agent_does(each, agent, agent.core.tick(now));
+        agent_does(each, agent, agent.core.disconnected("it has ended", now));
         for (auto& [id, w] : workers) {
           if (w.host == each && started.contains(id)) w.agent_lost = true;
         }
