@@ -210,7 +210,7 @@ TEST_F(AgentJob, AnAgentSpeaksOfItsOwnWorkersAlone) {
   const int lines = log_.count("says that worker 1 has died, which is another host's: ignored");
   EXPECT_GE(lines, 1);
   EXPECT_LE(lines, 20) << "an agent can't fill the log";
-  EXPECT_EQ(driver_->status().workers, 1);
+  EXPECT_EQ(driver_->snapshot().workers, 1);
   hvd::test::run_on(loop, [&] {
     channel->close(Duration(0));
     channel.reset();

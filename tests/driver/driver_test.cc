@@ -225,7 +225,7 @@ TEST_F(Job, HostsThatComeAndGoAreTold) {                    // contract 1
   // Discovery that fails changes nothing, and is told once.
   phase = 2;
   ASSERT_TRUE(log.wait_for("discovery failed, the hosts stay as they were"));
-  EXPECT_EQ(driver->status().slots, 2);
+  EXPECT_EQ(driver->snapshot().slots, 2);
   phase = 1;
   ASSERT_TRUE(log.wait_for("discovery works again"));
   workers[0]->synced(2, 1);

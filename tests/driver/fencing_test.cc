@@ -78,7 +78,7 @@ TEST_F(Fencing, WhoNamesANewerTermIsNotHeard) {
   worker.say(wire::HeartbeatT{});
   ASSERT_NE(worker.await(&wire::BodyUnion::AsHeartbeatAck, 2), nullptr) << log.text();
   EXPECT_EQ(worker.count(wire::Body::HeartbeatAck), 2u);
-  EXPECT_EQ(driver->status().phase, HVD_PHASE_RUNNING);
+  EXPECT_EQ(driver->snapshot().phase, HVD_PHASE_RUNNING);
 }
 
 TEST_F(Fencing, AWorkerThatComesFromANewerDriverIsSentBack) {

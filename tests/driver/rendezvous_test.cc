@@ -449,7 +449,7 @@ TEST_F(Rendezvous, StrangersAreRefusedAndDisturbNobody) {  // contracts 11 and 1
     EXPECT_NE(workers[i]->await(&wire::BodyUnion::AsHeartbeatAck), nullptr);
     EXPECT_EQ(workers[i]->count(wire::Body::Abort), 0u);
   }
-  EXPECT_EQ(driver->status().generation, 1u);
+  EXPECT_EQ(driver->snapshot().generation, 1u);
 }
 
 /// Whoever knows a key holds no more connections than it needs.

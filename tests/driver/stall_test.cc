@@ -32,7 +32,7 @@ TEST_F(Stall, IsLoggedAndToldToTheEmbedder) {
   EXPECT_TRUE(log.wait_for("rank 1 has not called 'loss'")) << log.text();
   EXPECT_TRUE(test::eventually([&] { return driver->status().stall == "rank 1 has not called 'loss'"; }));
   EXPECT_TRUE(test::eventually([&] { return driver->status().phase == HVD_PHASE_RUNNING; }));
-  EXPECT_EQ(driver->status().size, 2);
+  EXPECT_EQ(driver->snapshot().size, 2);
 }
 
 TEST_F(Stall, EvictsWhereThatIsSwitchedOn) {
@@ -50,7 +50,7 @@ TEST_F(Stall, EvictsWhereThatIsSwitchedOn) {
   expect_refused(*workers[1], wire::Refusal::Removed, "evicted: others waited 2.0 s for it");
   ASSERT_TRUE(stopped.wait_count(1)) << "its process would hold the slot";
   EXPECT_EQ(stopped.all()[0].worker, workers[1]->worker);
-  EXPECT_EQ(driver->status().stall, "");
+  EXPECT_EQ(driver->snapshot().stall, "");
   workers[0]->ready(1, true, 1);
   const wire::AssignmentT* next = workers[0]->await(&wire::BodyUnion::AsAssignment, 2);
   ASSERT_NE(next, nullptr) << log.text();
@@ -63,7 +63,7 @@ TEST_F(Stall, OfAnotherGenerationIsIgnored) {  // contract 11
   form(2);
   workers[0]->say(report({1}, 5000), 99);
   flush(*workers[0]);
-  EXPECT_EQ(driver->status().stall, "");
+  EXPECT_EQ(driver->snapshot().stall, "");
   EXPECT_EQ(workers[0]->count(wire::Body::Abort), 0u);
 }
 
