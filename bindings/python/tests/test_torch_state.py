@@ -228,6 +228,30 @@ def test_a_parameter_that_is_written_during_a_hidden_commit_is_named(worker):
     assert not state._begun
 
 
+def test_a_hidden_commit_looks_at_memory_that_was_set(worker):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = hvd.elastic.TorchState(model, optimizer, hidden_commits=True)
+    old, new = model.weight, torch.nn.Parameter(torch.ones(2, 2))
+    state.commit()
+    optimizer.step()
+    model.weight = new
+    state.set_array("model.weight", new)
+    state.commit()
+    with torch.no_grad():
+        old.zero_()  # nobody's
+    optimizer.step()
+    state.commit()
+    with torch.no_grad():
+        new.zero_()
+    with pytest.raises(hvd.InvalidError, match="'model.weight' was written between"):
+        optimizer.step()
+    state.set_array("model.weight", torch.ones(2, 2).numpy())  # which has no versions
+    state.commit()
+    optimizer.step()
+    assert not state._begun
+
+
 def test_moments_are_copied_during_a_hidden_commit(worker):
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))

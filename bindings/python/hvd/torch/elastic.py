@@ -197,6 +197,12 @@ class TorchState(ObjectState):
                     self.add_object(f"{name}.{key}", owner.get_extra_state, owner.set_extra_state,
                                     self._codec)
 
+    def set_array(self, key: str, array: Any) -> None:
+        super().set_array(key, array)
+        for pairs in self._copied.values():  # the next commit reads the new memory
+            pairs[:] = [(copied, array if copied == key else tensor) for copied, tensor in pairs
+                        if copied != key or isinstance(array, torch.Tensor)]
+
     def _put_tensor(self, name: str, values: torch.Tensor) -> None:
         """In place if it fits: others may hold the tensor, too."""
         old = getattr(self, name)
