@@ -1,7 +1,8 @@
 // Histories of a driver and its agents from a seed: connections that break and lose what is under way, agents
-// that die and come anew, name other slots, are drained, or come with the identity of one that is gone;
-// workers that print, fail and end. Whatever happens, each worker has one end, no process runs twice, and
-// what a worker printed arrives in order and whole unless its agent was lost.
+// that die and come anew, name other slots, are drained, are switched off while the driver stands still, or
+// come with the identity of one that is gone; workers that print, fail and end. Whatever happens, each worker
+// has one end, no process runs twice, and what a worker printed arrives in order and whole unless its agent
+// was lost.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,6 +37,7 @@ struct Simulation {
     uint64_t instance;
     AgentCore core;
     bool connected = false, welcomed = false, held = false, finished = false;
+    bool unheard = false;  // the driver stands still, as far as it can tell
     std::map<uint64_t, Process> processes;
     std::deque<Report> up;  // under way
     std::deque<Order> down;
@@ -115,6 +117,7 @@ struct Simulation {
       } else if (auto* finished = std::get_if<Finished>(&action)) {
         agent.finished = true;
         if (finished->code == HVD_OK) ++drained;
+        if (agent.held) ++ended_held;
       }
     }
   }
@@ -211,6 +214,7 @@ struct Simulation {
       }
     }
     agent.connected = agent.welcomed = true;
+    agent.unheard = false;
     agent_does(host, agent, agent.core.connected(welcome.resumed, welcome.received, now));
     fleet_does(std::move(actions));
   }
@@ -230,7 +234,7 @@ struct Simulation {
 
   void deliver(const std::string& host) {
     AgentProcess& agent = *agents.at(host);
-    if (!agent.connected) return;
+    if (!agent.connected || agent.unheard) return;
     if (chance(10)) {  // a heartbeat
       fleet->acknowledged(host, agent.core.received());
       agent_does(host, agent, agent.core.acknowledged(fleet->received(host), now));
@@ -297,6 +301,11 @@ struct Simulation {
         agent_does(host, agent,
                    agent.core.drain("its machine goes", seconds(static_cast<int64_t>(below(10))), now));
       }
+      if (chance(1) && agents.contains(host)) {
+        AgentProcess& agent = *agents.at(host);
+        agent.unheard = chance(50);
+        agent_does(host, agent, agent.core.stop("its machine is switched off", now));
+      }
       for (const std::string& each : std::exchange(drains, {})) {  // as the members of the job agree to it
         for (const auto& [id, w] : workers) {
           if (w.host == each && !w.failed && !w.gone) fleet_does(fleet->stop(id, seconds(1), now));
@@ -327,6 +336,8 @@ struct Simulation {
       if (agent.finished) {
         ASSERT_TRUE(agent.processes.empty()) << "an agent went before its workers";
         agent_does(each, agent, agent.core.tick(now));
+        if (!agent.up.empty())  // the driver moves again
+          agent_does(each, agent, agent.core.acknowledged(number_of(agent.up.back()), now));
         agent_does(each, agent, agent.core.disconnected("it has ended", now));
         for (auto& [id, w] : workers) {
           if (w.host == each && started.contains(id)) w.agent_lost = true;
@@ -368,10 +379,12 @@ struct Simulation {
   bool mortal = false;  // the driver is
   uint64_t takeovers = 0, adoptions = 0, again = 0;
   uint64_t last_worker = 0, whole = 0, last_instance = 0, drained = 0, liars = 0, displaced = 0;
+  uint64_t ended_held = 0;
 };
 
 struct Seen {
   uint64_t whole = 0, drained = 0, liars = 0, displaced = 0, takeovers = 0, adoptions = 0, again = 0;
+  uint64_t ended_held = 0;
 };
 
 void run(uint64_t seed, bool templated, Seen* seen, bool mortal = false) {
@@ -398,6 +411,7 @@ void run(uint64_t seed, bool templated, Seen* seen, bool mortal = false) {
   seen->takeovers += s.takeovers;
   seen->adoptions += s.adoptions;
   seen->again += s.again;
+  seen->ended_held += s.ended_held;
 }
 
 class Histories : public testing::TestWithParam<bool> {};
@@ -412,6 +426,7 @@ TEST_P(Histories, EachWorkerHasOneEnd) {
   EXPECT_GT(seen.drained, 100u);
   EXPECT_GT(seen.liars, 20u);
   EXPECT_GT(seen.displaced, 100u);
+  EXPECT_GT(seen.ended_held, 20u);
 }
 
 // contract 14
