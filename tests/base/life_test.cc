@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::chrono::seconds kSoon{20};
 
-// A process that holds its life and does what it is told by a byte.
+// A process that holds its life and does what it is told by a byte. A test makes its children before its
+// watch, which has threads: a sanitizer's allocator may be locked by one of them while this one forks, and
+// then is so in the child for ever.
 struct Child {
   pid_t pid = 0;
   int to = -1, from = -1;
@@ -75,8 +77,7 @@ struct Told {
 };
 
 // The watch is told of this one's end after everything that came before it.
-void pass(LifeWatch& watch) {
-  Child last;
+void pass(LifeWatch& watch, const Child& last) {
   Told told;
   ASSERT_TRUE(told.watch(watch, 1000, last));
   kill(last.pid, SIGKILL);
@@ -86,25 +87,21 @@ void pass(LifeWatch& watch) {
 
 TEST(Life, TheEndOfEachOfManyIsToldOnce) {
   constexpr size_t kMany = 140;  // more than one thread waits for
-  std::vector<std::unique_ptr<Told>> told;
+  std::vector<Told> told(kMany);
+  const std::vector<Child> children(kMany);
   LifeWatch watch;
-  std::vector<std::unique_ptr<Child>> children;
-  for (size_t i = 0; i < kMany; ++i) {
-    children.push_back(std::make_unique<Child>());
-    told.push_back(std::make_unique<Told>());
-    ASSERT_TRUE(told[i]->watch(watch, i + 1, *children[i]));
-  }
+  for (size_t i = 0; i < kMany; ++i) ASSERT_TRUE(told[i].watch(watch, i + 1, children[i]));
   for (const size_t i : {size_t{139}, size_t{0}, size_t{77}}) {
-    kill(children[i]->pid, SIGKILL);
-    ASSERT_TRUE(told[i]->soon()) << i;
+    kill(children[i].pid, SIGKILL);
+    ASSERT_TRUE(told[i].soon()) << i;
   }
-  EXPECT_FALSE(told[1]->already());
+  EXPECT_FALSE(told[1].already());
 }
 
 TEST(Life, AKeyThatIsInUseIsNotTakenAgain) {
   Told first, second;
+  const Child child;
   LifeWatch watch;
-  Child child;
   ASSERT_TRUE(first.watch(watch, 1, child));
   ASSERT_FALSE(second.watch(watch, 1, child)) << "the key is in use";
   kill(child.pid, SIGKILL);
@@ -113,18 +110,19 @@ TEST(Life, AKeyThatIsInUseIsNotTakenAgain) {
 
 TEST(Life, WhoLetsGoIsStoppedOrForksIsNotDead) {
   Told of_it, of_stopped, of_fork;
-  LifeWatch watch;
   Child lets_go, stopped, forks;
+  const Child first, second;
+  LifeWatch watch;
   ASSERT_TRUE(of_it.watch(watch, 1, lets_go));
   ASSERT_TRUE(of_stopped.watch(watch, 2, stopped));
   ASSERT_TRUE(of_fork.watch(watch, 3, forks));
   lets_go.perform('l');
   kill(stopped.pid, SIGSTOP);
   forks.perform('f');
-  pass(watch);
+  pass(watch, first);
   EXPECT_FALSE(of_it.already() || of_stopped.already() || of_fork.already());
   kill(lets_go.pid, SIGKILL);
-  pass(watch);
+  pass(watch, second);
   EXPECT_FALSE(of_it.already()) << "it had let go in peace";
   kill(stopped.pid, SIGKILL);
   kill(forks.pid, SIGKILL);
@@ -133,8 +131,8 @@ TEST(Life, WhoLetsGoIsStoppedOrForksIsNotDead) {
 
 TEST(Life, OfAProgramThatIsReplacedByAnotherEnds) {
   Told told;
+  const Child child;
   LifeWatch watch;
-  Child child;
   ASSERT_TRUE(told.watch(watch, 1, child));
   Child::say(child.to, "e", 1);
   EXPECT_TRUE(told.soon());
@@ -142,18 +140,18 @@ TEST(Life, OfAProgramThatIsReplacedByAnotherEnds) {
 
 TEST(Life, WhoIsForgottenIsNotTold) {
   Told told;
+  const Child child, last;
   LifeWatch watch;
-  Child child;
   ASSERT_TRUE(told.watch(watch, 1, child));
   watch.forget(1);
   kill(child.pid, SIGKILL);
-  pass(watch);
+  pass(watch, last);
   EXPECT_FALSE(told.already());
 }
 
 TEST(Life, NothingThatIsSaidOfItIsBelieved) {
+  const Child child;
   LifeWatch watch;
-  Child child;
   const auto can = [&](int64_t process, int descriptor, Digest token) {
     return watch.watch(1, process, descriptor, token, [] {});
   };
