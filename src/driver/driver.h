@@ -52,7 +52,8 @@ class Driver {
   void undrain(const std::string& host);
   void scale(int32_t size);
   Duration leave_timeout() const { return succession_.settings().leave_timeout; }
-  /// What its loop has told last: it may be behind by some events (Supervisor::publish), but for the end.
+  /// The loop's last word. It may lag some events behind (Supervisor::publish), but not once wait() has
+  /// returned.
   DriverStatus status() const;
   /// All that is known of the job: see status/snapshot.h. After close: what was known last.
   status::Snapshot snapshot() const;

@@ -3,17 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <future>
-#include <string_view>
-#include <thread>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/agent.h"
 #include "driver/driver.h"
-#include "hvd/hvd.h"
 #include "wire/support.h"
 
 namespace hvd::agent {
+
 using hvd::test::Events;
 using hvd::test::kDeadline;
 
@@ -22,8 +24,7 @@ inline const std::string kJobSecret(40, 's');
 class AgentJob : public ::testing::Test {
  protected:
   AgentJob() {
-    options_.logger =
-        std::make_shared<Logger>(HVD_LOG_DEBUG, Callback<hvd_log_fn>(&AgentJob::log, this, nullptr));
+    options_.logger = log_.logger;
     set(&options_, {{"heartbeat_timeout", "20"}});
   }
 
@@ -63,84 +64,11 @@ class AgentJob : public ::testing::Test {
   static void set(Options* options, const std::vector<std::pair<std::string, std::string>>& values) {
     for (const auto& [key, value] : values) options->set(key, value);
   }
-  /// The driver's loop stands still for so long.
-  void hold_up_driver(Duration time) {
-    held_up_for_ = time;
-    EXPECT_EQ(refusal(wire::agent_identity("passer-by"), hello("passer-by")), "accepted");
-  }
   [[nodiscard]] bool wait_lines(size_t count) {
     return events_.wait([&] { return lines_.size() >= count; });
   }
 
-  /// Sends a first message as `identity` and gives the reason why it was refused; who is accepted leaves.
-  std::string refusal(const std::string& identity, wire::AgentHelloT hello, uint64_t term = 0) {
-    Loop loop("stranger");
-    Events events;
-    std::shared_ptr<wire::Channel> channel;
-    std::string reason;
-    bool closed = false;
-    wire::connect_channel(
-        loop, address(), kJobSecret, identity, {}, kDeadline,
-        [&](std::shared_ptr<wire::Channel> connected, const Status& why) {
-          if (!connected) return events.change([&] { reason = why.message; });
-          channel = connected;
-          wire::ChannelHandlers handlers;
-          handlers.frame = [&](std::span<const uint8_t> frame) {
-            const wire::EnvelopeT message = wire::decode(frame);
-            const wire::RefusedT* refused = message.body.AsRefused();
-            events.change([&] { reason = refused != nullptr ? refused->reason : "accepted"; });
-          };
-          handlers.closed = [&](const Status& why) {
-            events.change([&] {
-              closed = true;
-              if (reason.empty()) reason = why.message;
-            });
-          };
-          channel->set_handlers(std::move(handlers));
-          wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(hello));
-          message.sequence = 1;
-          message.term = term;
-          channel->send(wire::encode(message));
-        });
-    EXPECT_TRUE(events.wait([&] { return !reason.empty(); }));
-    if (reason == "accepted") {  // or the driver would wait for it at its end
-      hvd::test::run_on(loop, [&] {
-        wire::EnvelopeT message = wire::envelope("j", 0, 0, wire::AgentLeaveT());
-        message.sequence = 2;
-        message.term = term;
-        channel->send(wire::encode(message));
-        return 0;
-      });
-      EXPECT_TRUE(events.wait([&] { return closed; }));
-    }
-    hvd::test::run_on(loop, [&] {
-      if (channel) channel->close(Duration(0));
-      channel.reset();
-      return 0;
-    });
-    return reason;
-  }
-  static wire::AgentHelloT hello(const std::string& host) {
-    wire::AgentHelloT hello;
-    hello.protocol = wire::kProtocol;
-    hello.library = "9.9.9";
-    hello.abi = HVD_ABI_VERSION;
-    hello.host = host;
-    hello.slots = 1;
-    hello.instance = 7;
-    return hello;
-  }
-
-  /// On the thread that logs, which is the loop's when an agent has come.
-  static void log(void* self, hvd_log_level level, const char* line) {
-    auto* const job = static_cast<AgentJob*>(self);
-    job->log_.logger->write(level, line);
-    if (std::string_view(line).find("the agent of host passer-by has come") != std::string_view::npos)
-      std::this_thread::sleep_for(job->held_up_for_.load());
-  }
-
   hvd::test::LogLines log_;
-  std::atomic<Duration> held_up_for_{};
   Options options_{[](const std::string&) { return std::nullopt; }};
   Events events_;
   std::vector<std::string> lines_;

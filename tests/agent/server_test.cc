@@ -1,17 +1,104 @@
-// What a driver takes from agents: from those of other versions, other drivers and hosts, and from those
-// that lie or say too much (contract 13, 14, 19).
+// A driver refuses agents of other versions, drivers and hosts, cuts off those that lie or say too much, and
+// waits for those that it could not hear (contract 13, 14, 19).
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
+#include <string_view>
+#include <thread>
 
 #include "agent/fleet.h"
 #include "agent/job_fixture.h"
+#include "hvd/hvd.h"
 
 namespace hvd::agent {
 namespace {
 
-class AgentServer : public AgentJob {};
+class AgentServer : public AgentJob {
+ protected:
+  AgentServer() {
+    options_.logger =
+        std::make_shared<Logger>(HVD_LOG_DEBUG, Callback<hvd_log_fn>(&AgentServer::log, this, nullptr));
+  }
+  ~AgentServer() override { driver_.reset(); }  // it logs to this until then
+
+  /// The driver's loop stands still for so long.
+  void hold_up_driver(Duration time) {
+    held_up_for_ = time;
+    EXPECT_EQ(refusal(wire::agent_identity("passer-by"), hello("passer-by")), "accepted");
+  }
+
+  /// Sends a first message as `identity` and gives the reason why it was refused; who is accepted leaves.
+  std::string refusal(const std::string& identity, wire::AgentHelloT hello, uint64_t term = 0) {
+    Loop loop("stranger");
+    Events events;
+    std::shared_ptr<wire::Channel> channel;
+    std::string reason;
+    bool closed = false;
+    wire::connect_channel(
+        loop, address(), kJobSecret, identity, {}, kDeadline,
+        [&](std::shared_ptr<wire::Channel> connected, const Status& why) {
+          if (!connected) return events.change([&] { reason = why.message; });
+          channel = connected;
+          wire::ChannelHandlers handlers;
+          handlers.frame = [&](std::span<const uint8_t> frame) {
+            const wire::EnvelopeT message = wire::decode(frame);
+            const wire::RefusedT* refused = message.body.AsRefused();
+            events.change([&] { reason = refused != nullptr ? refused->reason : "accepted"; });
+          };
+          handlers.closed = [&](const Status& why) {
+            events.change([&] {
+              closed = true;
+              if (reason.empty()) reason = why.message;
+            });
+          };
+          channel->set_handlers(std::move(handlers));
+          wire::EnvelopeT message = wire::envelope("j", 0, 0, std::move(hello));
+          message.sequence = 1;
+          message.term = term;
+          channel->send(wire::encode(message));
+        });
+    EXPECT_TRUE(events.wait([&] { return !reason.empty(); }));
+    if (reason == "accepted") {  // or the driver would wait for it at its end
+      hvd::test::run_on(loop, [&] {
+        wire::EnvelopeT message = wire::envelope("j", 0, 0, wire::AgentLeaveT());
+        message.sequence = 2;
+        message.term = term;
+        channel->send(wire::encode(message));
+        return 0;
+      });
+      EXPECT_TRUE(events.wait([&] { return closed; }));
+    }
+    hvd::test::run_on(loop, [&] {
+      if (channel) channel->close(Duration(0));
+      channel.reset();
+      return 0;
+    });
+    return reason;
+  }
+  static wire::AgentHelloT hello(const std::string& host) {
+    wire::AgentHelloT hello;
+    hello.protocol = wire::kProtocol;
+    hello.library = "9.9.9";
+    hello.abi = HVD_ABI_VERSION;
+    hello.host = host;
+    hello.slots = 1;
+    hello.instance = 7;
+    return hello;
+  }
+
+ private:
+  /// On the thread that logs, which is the loop's when an agent has come.
+  static void log(void* self, hvd_log_level level, const char* line) {
+    auto* const job = static_cast<AgentServer*>(self);
+    job->log_.logger->write(level, line);
+    if (std::string_view(line).find("the agent of host passer-by has come") != std::string_view::npos)
+      std::this_thread::sleep_for(job->held_up_for_.load());
+  }
+
+  std::atomic<Duration> held_up_for_{};
+};
 
 /// An agent that says what a test wants it to say.
 class Liar {

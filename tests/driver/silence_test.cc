@@ -1,4 +1,4 @@
-// Who is heard, who is silent, and whose process runs, has stopped or has ended (contract 3, 19).
+// The driver answers heartbeats, and gives up who is silent unless its process runs (contract 3, 19).
 #include <atomic>
 
 #include "driver/job_fixture.h"

@@ -1,4 +1,4 @@
-// Who fits the others by what it brings: backends, options, addresses (contract 16).
+// Newcomers are sent away unless their backends, options and addresses fit the others' (contract 16).
 #include "membership/script.h"
 
 namespace hvd::membership::test {
@@ -111,10 +111,9 @@ INSTANTIATE_TEST_SUITE_P(
         Newcomer{offering({kGloo, kNccl, {"more", "", 4, 1, 1, {}}}), ""},
         Newcomer{offering({kGloo, kNccl}, "off"),
                  "option local is off, on the other workers on: expected the same everywhere"},
-        Newcomer{
-            offering({{"mpi", "", 1, 0xff, 0x3f, {}}, kNccl}),
-            "its backend for host memory is mpi, that of the other workers gloo: expected the same everywhere "
-            "(option backend)"},
+        Newcomer{offering({{"mpi", "", 1, 0xff, 0x3f, {}}, kNccl}),
+                 "its backend for host memory is mpi, that of the other workers gloo: expected the "
+                 "same everywhere (option backend)"},
         Newcomer{offering({}),
                  "its backend for host memory is none, that of the other workers gloo: expected the "
                  "same everywhere (option backend)"},
