@@ -177,6 +177,7 @@ TEST(EngineFailure, WhoWasHeldUpGivesTheOthersTheTimeThatItMissed) {
   EXPECT_FALSE(ops[1]->done() || late->done());
   ops[2] = cluster.engine(2).submit(barrier("x"));
   expect_all(ops);
+  expect_all(cluster.submit([](int32_t) { return barrier("heard"); }));  // after it rank 0 knows of it
   cluster.run_timers(0);
   expect_all({nullptr, late}, HVD_TIMEOUT);
 }
