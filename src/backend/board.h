@@ -19,9 +19,9 @@
 
 namespace hvd::backend {
 
-/// Slots for much data come first, by their numbers, and then many for little. The words of all share eight
-/// pages with three more lines.
-inline constexpr size_t kLargeSlots = 60, kSmallSlots = 448, kBoardSlots = kLargeSlots + kSmallSlots;
+/// Slots for much data come first, by their numbers, and then many for little. The words of all share 71
+/// pages with four more lines. Pages that nobody touches take no memory.
+inline constexpr size_t kLargeSlots = 508, kSmallSlots = 4032, kBoardSlots = kLargeSlots + kSmallSlots;
 
 /// One rank's part of a meeting. It alone writes it. The data follow.
 struct BoardNote {

@@ -9,7 +9,8 @@
 namespace hvd::collective {
 
 namespace {
-constexpr size_t kMostKnown = 1024;  // programs that never repeat a name must not fill memory
+// More names than slots; but programs that never repeat one must not fill memory.
+constexpr size_t kMostKnown = 2 * backend::kBoardSlots;
 
 /// Whether a large slot has room for its data, and no small one.
 bool needs_large(const Signature& call) {

@@ -11,7 +11,7 @@
 namespace hvd::local {
 
 inline constexpr uint64_t kBoxMagic = 0x786f622d64766821;  // "!hvd-box"
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kLine = 64;  // no two writers within one
 
@@ -52,7 +52,7 @@ struct alignas(kPage) Bells {
       kLine) std::atomic<uint64_t> senders[kMostLocal / 64];  // who has sent the owner a message, by index
   backend::BoardWords board;                                  // of the first rank's box alone
 };
-static_assert(sizeof(Bells) == 8 * kPage);
+static_assert(sizeof(Bells) == 71 * kPage);
 
 /// A peer maps it read-only, but for the bells and its own ring: a wild write elsewhere ends its writer, and
 /// nobody else.

@@ -7,20 +7,22 @@
 #include <random>
 #include <thread>
 
+#include "board_memory.h"
+
 namespace hvd::backend {
 namespace {
 
 using State = Board::State;
 
 struct Shared {
-  explicit Shared(size_t size) : notes(new BoardNotes[size]()) {
+  explicit Shared(size_t size) : notes(hvd::testing::board_notes(size)) {
     std::vector<BoardNotes*> all;
     for (size_t r = 0; r < size; ++r) all.push_back(&notes[r]);
     for (size_t r = 0; r < size; ++r) {
       boards.push_back(std::make_unique<Board>(all, static_cast<int32_t>(r), &words, size > 2, nullptr));
     }
   }
-  std::unique_ptr<BoardNotes[]> notes;
+  std::shared_ptr<BoardNotes[]> notes;
   BoardWords words{};
   std::vector<std::unique_ptr<Board>> boards;
 };

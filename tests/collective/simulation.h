@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/board.h"
+#include "board_memory.h"
 #include "collective/engine.h"
 #include "collective/gathering.h"
 
@@ -33,7 +34,7 @@ class Simulation {
 
   /// The engines meet on a board.
   void use_board() {
-    notes_ = std::shared_ptr<backend::BoardNotes[]>(new backend::BoardNotes[static_cast<size_t>(size_)]());
+    notes_ = hvd::testing::board_notes(static_cast<size_t>(size_));
     words_ = std::make_unique<backend::BoardWords>();
   }
 
