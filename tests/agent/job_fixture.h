@@ -41,7 +41,7 @@ class AgentJob : public ::testing::Test {
     driver_ = std::make_unique<driver::Driver>(options_);
     driver_->set_command(command, {"MINE=yes"});
     driver_->set_output([this](const launch::OutputLine& line) {
-      if (blocked_.valid()) blocked_.wait();
+      if (blocked_.valid()) return blocked_.wait();
       events_.change([&] { lines_.push_back(line.host + ": " + line.text); });
     });
     driver_->start();
@@ -72,7 +72,7 @@ class AgentJob : public ::testing::Test {
   Options options_{[](const std::string&) { return std::nullopt; }};
   Events events_;
   std::vector<std::string> lines_;
-  std::shared_future<void> blocked_;            // a reader that takes nothing before
+  std::shared_future<void> blocked_;            // a reader that waits for it, and keeps nothing
   std::vector<std::unique_ptr<Agent>> agents_;  // which outlive the driver: it waits for those that are gone
   std::unique_ptr<driver::Driver> driver_;
 };

@@ -311,6 +311,28 @@ TEST_P(LocalLauncher, ASlowReaderHoldsUpWorkersOnly) {
 INSTANTIATE_TEST_SUITE_P(Noticing, LocalLauncher, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "ByPolling" : "ByPidfd"; });
 
+// Whoever ends the driver does not wait for it for ever, and what it uses lives until it returns.
+TEST(OutputThread, AReaderThatDoesNotReturnIsToldNoMoreAndKeepsWhatItUses) {
+  std::promise<void> reads, release;
+  std::atomic<int> told{0};
+  auto used = std::make_shared<int>();
+  const std::weak_ptr<int> still_used = used;
+  auto output = std::make_unique<OutputThread>(
+      [&told, &reads, released = release.get_future().share(), used](const OutputLine&) {
+        if (++told == 1) reads.set_value();
+        released.wait();
+      },
+      std::make_shared<Logger>());
+  used.reset();
+  output->lines(std::make_shared<LineSplitter>(), {}, "one\ntwo\n");
+  reads.get_future().wait();
+  output.reset();
+  EXPECT_FALSE(still_used.expired());
+  release.set_value();
+  EXPECT_TRUE(test::eventually([&] { return still_used.expired(); }));
+  EXPECT_EQ(told, 1);
+}
+
 TEST(FindProgram, NamesWhatItTried) {
   EXPECT_EQ(find_program("/bin/sh"), "/bin/sh");
   EXPECT_NE(find_program("sh").find("/sh"), std::string::npos);

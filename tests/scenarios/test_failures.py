@@ -96,8 +96,11 @@ class SeveralDeaths(ScenarioTest):
     def test_F5_a_second_failure_while_recovering(self):
         for point in ("event_peer_lost", "interrupted", "restore", "reset"):
             with self.subTest(point=point):
-                job = Job(self, "a:4", ["steps=15", "commit=5"], np=4, min_np=1, max_np=4, options=NO_RESTART,
+                job = Job(self, "a:4", ["steps=15", "commit=5", "gate=9"], np=4, min_np=1, max_np=4,
+                          options=NO_RESTART,
                           faults="before_allreduce:*/*/3/*/7/*=kill,%s:*/*/1/*/*/*=kill" % point)
+                # Listeners are called in a thread of their own: training must not end before they are.
+                job.wait("fault", count=2)
                 job.finish(0)
                 self.assertEqual(len(job.find("fault", action="kill")), 2)
                 job.verify(15, workers=2)

@@ -28,9 +28,11 @@ class Shards(ScenarioTest):
         job.check(at == ELEMENTS, "ranges %s do not cover the vector" % ranges)
 
     def _killed(self, faults, hosts="a:2,b:2", copies=1, left=3, steps=12):
-        job = Job(self, hosts, ["steps=%d" % steps, "commit=4",
+        job = Job(self, hosts, ["steps=%d" % steps, "commit=4", "gate=9",
                                 "shards=%d:%s" % (ELEMENTS, copies)], np=4, min_np=1, max_np=4,
                   options=NO_RESTART, faults=faults)
+        # Listeners are called in a thread of their own: training must not end before they are.
+        job.wait("fault", count=4 - left)
         job.finish(0)
         self._verify(job, steps, left, copies)
         return job
