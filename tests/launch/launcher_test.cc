@@ -311,7 +311,7 @@ TEST_P(LocalLauncher, ASlowReaderHoldsUpWorkersOnly) {
 INSTANTIATE_TEST_SUITE_P(Noticing, LocalLauncher, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "ByPolling" : "ByPidfd"; });
 
-// Whoever ends the driver does not wait for it for ever, and what it uses lives until it returns.
+// The end of a driver does not wait for it for ever, and what the reader uses lives until it returns.
 TEST(OutputThread, AReaderThatDoesNotReturnIsToldNoMoreAndKeepsWhatItUses) {
   std::promise<void> reads, release;
   std::atomic<int> told{0};
