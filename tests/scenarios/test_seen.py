@@ -259,7 +259,7 @@ class Terminal(ScenarioTest):
         # Whatever is written after it has been drawn erases it first; the end leaves none.
         for rest in re.split(r"\x1b\[2m.*?\x1b\[0m", said)[1:]:
             self.assertTrue(rest.startswith("\r\x1b[K"), repr(rest[:80]))
-        self.assertRegex(said, r"\x1b\[Khvdrun: job succeeded[^\x1b]*\n$")
+        self.assertRegex(said, r"(\x1b\[K|\n)hvdrun: job succeeded[^\x1b]*\n$")
         self.assertIn("[0] ", said)
 
     def test_none_where_it_is_not_wanted(self):
