@@ -5,8 +5,8 @@ hvdrun -np 2 -H localhost:2 -- python tests/bench/names_bench.py
 build/release/tests/bench/libbench_call_loop.so
 
 Up to 4,539 names meet on the board (docs/architecture.md). Data of 49 to 4,080 bytes lie there for 508 of
-them, and move in the backend for the others. Printed on rank 0: microseconds a call, and the ratio to 40 names
-in the same round; medians and ranges of 15 rounds.
+them, and move in the backend for the others. Printed on rank 0: microseconds a call, and the ratio to 40
+names in the same round; medians and ranges of 15 rounds.
 """
 
 import ctypes
@@ -44,7 +44,8 @@ def main():
             for names in NAMES:
                 us, ratio = middle(took[names][1:]), middle([a / b for a, b in zip(took[names][1:], few)])
                 text = ["{median:.2f} ({min:.2f} to {max:.2f})".format(**one) for one in (us, ratio)]
-                print(f"{size} B, {hvd.size()} ranks, {names} names: {text[0]} us, {text[1]} times", flush=True)
+                what = f"{size} B, {hvd.size()} ranks, {names} names"
+                print(f"{what}: {text[0]} us, {text[1]} times", flush=True)
     hvd.shutdown()
 
 
