@@ -817,7 +817,7 @@ HVD_API hvd_status hvd_get_available_backend(const hvd_options *options, size_t 
 typedef struct hvd_backend_choice_info {
   size_t struct_size;
   char name[16];
-  char reason[512];       /* why this one: "auto: gloo, since no launcher started this process" */
+  char reason[512];       /* why this one: "auto: tcp, since no launcher started this process" */
 } hvd_backend_choice_info;
 
 /* HVD_UNSUPPORTED: no backend serves it; the message says why. HVD_PEER_LOST or HVD_HOSTS_UPDATED between

@@ -63,6 +63,7 @@ class Reader {
 // Whole blocks go straight into XXH3's accumulators (doc/xxhash_spec.md, XXH3, step 2); the state then stands
 // as if it had been fed with them.
 size_t take_blocks(XXH3_state_t& state, DigestKernel kernel, uint8_t* target, Reader* reader, size_t size) {
+  static_assert(XXH_VERSION_NUMBER >= 800, "XXH3 has its final form since 0.8.0");
   static_assert(sizeof(state.acc) == 8 * sizeof(uint64_t));
   const size_t end = (size - kTail) / kDigestBlock * kDigestBlock;
   const bool stream = size >= kStreamFrom && reinterpret_cast<uintptr_t>(target) % 64 == 0;

@@ -60,7 +60,8 @@ HVD_API hvd_status hvd_driver_worker_exited(hvd_driver *driver, uint64_t worker,
 
 /* Lines that workers of the local launcher print. `line` has no newline, and NULs are removed; is_stderr is 0
  * or 1; rank is -1 before the first generation. Without a callback, lines go to this process's stdout and
- * stderr, prefixed with "[rank] ". Called from one thread. */
+ * stderr, prefixed with "[rank] ". Called from one thread. hvd_driver_destroy waits two seconds for a call
+ * that does not return; `destroy` is called after it has. */
 typedef void (*hvd_output_fn)(void *userdata, int32_t rank, const char *host, int32_t slot,
                               int32_t is_stderr, const char *line);
 HVD_API hvd_status hvd_driver_set_output(hvd_driver *driver, hvd_output_fn output, void *userdata,
