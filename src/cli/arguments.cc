@@ -25,26 +25,17 @@ std::vector<std::string> rewritten(int argc, char** argv) {
   return result;
 }
 
-}  // namespace
+/// An option of the library that has an option of its own here: the text is passed on and checked there.
+struct Named {
+  const char* flags;
+  const char* key;
+  const char* meaning;
+  std::string text{};
+  CLI::Option* given = nullptr;
+};
 
-int parse(int argc, char** argv, Arguments* arguments) {
-  CLI::App app(
-      "Runs an elastic training job: hvdrun -np 3 [options] command [arguments]\n"
-      "Asks and steers one that runs: hvdrun ctl --help",
-      "hvdrun");
-  app.set_version_flag("--version", std::string("hvdrun ") + hvd_version());
-  app.prefix_command();
-  app.allow_extras(false);
-
-  // Options of the library that have an option of their own here: the text is passed on and checked there.
-  struct Named {
-    const char* flags;
-    const char* key;
-    const char* meaning;
-    std::string text{};
-    CLI::Option* given = nullptr;
-  };
-  std::deque<Named> named = {
+std::deque<Named> named_options() {
+  return {
       {"-n,--np", "np", "workers to start with (also -np); default: one for each slot"},
       {"--min-np", "min_np", "fewest workers that the job goes on with; default: np"},
       {"--max-np", "max_np", "most workers"},
@@ -81,123 +72,184 @@ int parse(int argc, char** argv, Arguments* arguments) {
        "file for a trace of what each worker does; .<worker>.json is added"},
       {"--network-interface", "interface", "interface or address for the workers' data"},
   };
-  for (Named& option : named) option.given = app.add_option(option.flags, option.text, option.meaning);
-  std::vector<std::string> cooldown;
-  app.add_option("--blocklist-cooldown-range", cooldown, "MIN MAX: how long a failing host is left out")
+}
+
+/// What stands on the command line, as CLI11 has taken it apart.
+class Line {
+ public:
+  Line(CLI::App* app, Arguments* arguments) : app_(*app), arguments_(*arguments) {
+    declare_options();
+    declare_uses();
+  }
+
+  /// What was given, as options of the library: later ones win, so those that say more exactly what is meant
+  /// come last. Throws CLI::ValidationError.
+  void take_options();
+  void take_variables();
+  /// The command is what hvdrun left over, as it was before it was rewritten.
+  void take_command(int argc, char** argv);
+
+ private:
+  void declare_options();
+  void declare_uses();
+  void take_flags();
+  void take_settings();
+  bool given(const std::string& flag) const {
+    return std::any_of(named_.begin(), named_.end(), [&](const Named& option) {
+      return option.flags == flag && option.given->count() > 0;
+    });
+  }
+  void add(std::string key, std::string text) {
+    arguments_.options.emplace_back(std::move(key), std::move(text));
+  }
+
+  CLI::App& app_;
+  Arguments& arguments_;
+  std::deque<Named> named_ = named_options();
+  std::vector<std::string> cooldown_, variables_, settings_;
+  Torchrun torchrun_;
+  bool local_hosts_ = false;
+};
+
+void Line::declare_options() {
+  for (Named& option : named_) option.given = app_.add_option(option.flags, option.text, option.meaning);
+  app_.add_option("--blocklist-cooldown-range", cooldown_, "MIN MAX: how long a failing host is left out")
       ->expected(2)
       ->allow_extra_args(false);
-  std::vector<std::string> variables;
-  app.add_option("-x", variables, "NAME or NAME=VALUE: environment of the workers; repeatable")
+  app_.add_option("-x", variables_, "NAME or NAME=VALUE: environment of the workers; repeatable")
       ->allow_extra_args(false)  // what follows the value is the command
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  std::vector<std::string> settings;
-  app.add_option("--set", settings, "KEY=VALUE: any option of the library; repeatable")
+  app_.add_option("--set", settings_, "KEY=VALUE: any option of the library; repeatable")
       ->allow_extra_args(false)  // what follows the value is the command
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--merge-timeline", arguments->timelines,
-                 "OUT IN...: no job, but one trace of several workers' timelines")
+  app_.add_option("--nnodes", torchrun_.nnodes, "N or MIN:MAX: hosts, as torchrun has it; also PET_NNODES");
+  app_.add_option("--nproc-per-node,--nproc_per_node", torchrun_.nproc_per_node,
+                  "workers on each of them, or auto, gpu, cpu; also PET_NPROC_PER_NODE");
+  app_.add_option("--master-addr,--master_addr", torchrun_.master_addr,
+                  "MASTER_ADDR of workers; default: the first host");
+  app_.add_option("--master-port,--master_port", torchrun_.master_port,
+                  "MASTER_PORT of workers; default: a free port");
+  app_.add_flag("--local-hosts", local_hosts_,
+                "every host is this machine, whatever it is called: for trying things out");
+}
+
+void Line::declare_uses() {
+  app_.add_option("--merge-timeline", arguments_.timelines,
+                  "OUT IN...: no job, but one trace of several workers' timelines")
       ->expected(2, std::numeric_limits<int>::max());
-  app.add_flag("--check-build", arguments->check_build,
-               "no job, but a table of the backends: what they can do, and why some can't be used");
-  Torchrun torchrun;
-  app.add_option("--nnodes", torchrun.nnodes, "N or MIN:MAX: hosts, as torchrun has it; also PET_NNODES");
-  app.add_option("--nproc-per-node,--nproc_per_node", torchrun.nproc_per_node,
-                 "workers on each of them, or auto, gpu, cpu; also PET_NPROC_PER_NODE");
-  app.add_option("--master-addr,--master_addr", torchrun.master_addr,
-                 "MASTER_ADDR of workers; default: the first host");
-  app.add_option("--master-port,--master_port", torchrun.master_port,
-                 "MASTER_PORT of workers; default: a free port");
-  bool local_hosts = false;
-  app.add_flag("--local-hosts", local_hosts,
-               "every host is this machine, whatever it is called: for trying things out");
-  app.add_flag("--driver", arguments->driver, "start nothing: the hosts are those where hvdrun --join runs");
-  app.add_flag(
-      "--standby", arguments->standby,
+  app_.add_flag("--check-build", arguments_.check_build,
+                "no job, but a table of the backends: what they can do, and why some can't be used");
+  app_.add_flag("--driver", arguments_.driver, "start nothing: the hosts are those where hvdrun --join runs");
+  app_.add_flag(
+      "--standby", arguments_.standby,
       "wait beside --journal, a directory that both machines see, until the job's driver is gone, and take over "
       "then; the other options as that driver's");
-  app.add_option(
-      "--http", arguments->http,
+  app_.add_option(
+      "--http", arguments_.http,
       "ADDRESS:PORT or PORT (on loopback): serves the job's status, read-only: a page, /status, /metrics, "
       "/livez, /readyz");
-  app.add_flag("!--no-status-line", arguments->status_line, "no status line below the output on a terminal");
-  app.add_flag("-v,--verbose", arguments->verbose,
-               "tell what the driver does, and which backends the workers use and why");
+  app_.add_flag("!--no-status-line", arguments_.status_line, "no status line below the output on a terminal");
+  app_.add_flag("-v,--verbose", arguments_.verbose,
+                "tell what the driver does, and which backends the workers use and why");
+}
+
+void Line::take_options() {
+  read_torchrun_environment(&torchrun_);
+  try {
+    for (auto& [key, text] : torchrun_options(torchrun_, given("--join")))
+      add(std::move(key), std::move(text));
+    arguments_.nodes = most_nodes(torchrun_);
+  } catch (const std::invalid_argument& error) { throw CLI::ValidationError(error.what()); }
+  for (const Named& option : named_) {
+    if (option.given->count() > 0) add(option.key, option.text);
+  }
+  take_flags();
+  if (!cooldown_.empty()) {
+    add("blocklist_cooldown_min", cooldown_[0]);
+    add("blocklist_cooldown_max", cooldown_[1]);
+  }
+  take_settings();
+  for (const auto& [key, text] : arguments_.options) {
+    if (key == "journal") arguments_.may_be_kept = text != "off";
+  }
+}
+
+void Line::take_flags() {
+  if (local_hosts_) add("local_hosts", "true");
+  if (arguments_.driver) add("discover_agents", "true");
+  if (arguments_.standby) add("standby", "true");
+  arguments_.join = given("--join");
+  if (given("--follow")) arguments_.standby = true;
+  if (arguments_.join && arguments_.driver)
+    throw CLI::ValidationError("--join", "either an agent or a driver, not both");
+  if (arguments_.join && arguments_.standby)
+    throw CLI::ValidationError("--standby",
+                               "an agent needs none: name all drivers with --join A:PORT,B:PORT");
+}
+
+void Line::take_settings() {
+  for (const std::string& setting : settings_) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos)
+      throw CLI::ValidationError("--set", "'" + setting + "': expected KEY=VALUE");
+    if (setting.compare(0, equals, "secret") == 0)
+      throw CLI::ValidationError("--set",
+                                 "the secret would be seen in the list of processes: set HVD_SECRET instead");
+    add(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+}
+
+void Line::take_variables() {
+  for (const std::string& variable : variables_) {
+    if (variable.empty() || variable[0] == '=') {
+      throw CLI::ValidationError("-x", "'" + variable + "': expected NAME or NAME=VALUE");
+    }
+    if (variable.rfind("HVD_SECRET=", 0) == 0)
+      throw CLI::ValidationError("-x",
+                                 "the secret would be seen in the list of processes: set HVD_SECRET instead");
+    if (variable.find('=') != std::string::npos) {
+      arguments_.environment.push_back(variable);
+    } else if (const char* value = std::getenv(variable.c_str())) {
+      arguments_.environment.push_back(variable + "=" + value);
+    } else {
+      throw CLI::ValidationError("-x", variable + " is not in the environment: expected NAME=VALUE");
+    }
+  }
+}
+
+void Line::take_command(int argc, char** argv) {
+  std::vector<std::string>& command = arguments_.command;
+  command.assign(argv + argc - static_cast<std::ptrdiff_t>(app_.remaining_size()), argv + argc);
+  if (!command.empty() && command.front() == "--") command.erase(command.begin());
+  if (!arguments_.timelines.empty() || arguments_.check_build) return;
+  if (command.empty() && !arguments_.join && !arguments_.driver)
+    throw CLI::ValidationError("command", "no command to run");
+  if (!command.empty() && command.front().rfind('-', 0) == 0)
+    throw CLI::ValidationError(command.front(), "no such option");
+}
+
+}  // namespace
+
+int parse(int argc, char** argv, Arguments* arguments) {
+  CLI::App app(
+      "Runs an elastic training job: hvdrun -np 3 [options] command [arguments]\n"
+      "Asks and steers one that runs: hvdrun ctl --help",
+      "hvdrun");
+  app.set_version_flag("--version", std::string("hvdrun ") + hvd_version());
+  app.prefix_command();
+  app.allow_extras(false);
   app.footer(std::string(
                  "A duration is a number of seconds, or has a unit: 250ms, 1.5s, 2m.\nOptions for --set:\n") +
              hvd_options_describe());
+  Line line(&app, arguments);
 
   try {
     std::vector<std::string> words = rewritten(argc, argv);
     std::reverse(words.begin(), words.end());
     app.parse(words);
-    // Later ones win, so those that say more exactly what is meant come last.
-    read_torchrun_environment(&torchrun);
-    const bool joins = std::any_of(named.begin(), named.end(), [](const Named& option) {
-      return std::string(option.flags) == "--join" && option.given->count() > 0;
-    });
-    try {
-      for (auto& option : torchrun_options(torchrun, joins)) arguments->options.push_back(std::move(option));
-      arguments->nodes = most_nodes(torchrun);
-    } catch (const std::invalid_argument& error) { throw CLI::ValidationError(error.what()); }
-    for (const Named& option : named) {
-      if (option.given->count() > 0) arguments->options.emplace_back(option.key, option.text);
-    }
-    if (local_hosts) arguments->options.emplace_back("local_hosts", "true");
-    if (arguments->driver) arguments->options.emplace_back("discover_agents", "true");
-    if (arguments->standby) arguments->options.emplace_back("standby", "true");
-    for (const Named& option : named) {
-      if (option.given->count() == 0) continue;
-      const std::string flag = option.flags;
-      if (flag == "--join") arguments->join = true;
-      if (flag == "--follow") arguments->standby = true;
-    }
-    if (arguments->join && arguments->driver)
-      throw CLI::ValidationError("--join", "either an agent or a driver, not both");
-    if (arguments->join && arguments->standby)
-      throw CLI::ValidationError("--standby",
-                                 "an agent needs none: name all drivers with --join A:PORT,B:PORT");
-    if (!cooldown.empty()) {
-      arguments->options.emplace_back("blocklist_cooldown_min", cooldown[0]);
-      arguments->options.emplace_back("blocklist_cooldown_max", cooldown[1]);
-    }
-    for (const std::string& setting : settings) {
-      const size_t equals = setting.find('=');
-      if (equals == std::string::npos)
-        throw CLI::ValidationError("--set", "'" + setting + "': expected KEY=VALUE");
-      if (setting.compare(0, equals, "secret") == 0)
-        throw CLI::ValidationError(
-            "--set", "the secret would be seen in the list of processes: set HVD_SECRET instead");
-      arguments->options.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
-    }
-    for (const std::string& variable : variables) {
-      if (variable.empty() || variable[0] == '=') {
-        throw CLI::ValidationError("-x", "'" + variable + "': expected NAME or NAME=VALUE");
-      }
-      if (variable.rfind("HVD_SECRET=", 0) == 0)
-        throw CLI::ValidationError(
-            "-x", "the secret would be seen in the list of processes: set HVD_SECRET instead");
-      if (variable.find('=') != std::string::npos) {
-        arguments->environment.push_back(variable);
-      } else if (const char* value = std::getenv(variable.c_str())) {
-        arguments->environment.push_back(variable + "=" + value);
-      } else {
-        throw CLI::ValidationError("-x", variable + " is not in the environment: expected NAME=VALUE");
-      }
-    }
-    // The command is what hvdrun left over, as it was before it was rewritten.
-    arguments->command.assign(argv + argc - static_cast<std::ptrdiff_t>(app.remaining_size()), argv + argc);
-    if (!arguments->command.empty() && arguments->command.front() == "--") {
-      arguments->command.erase(arguments->command.begin());
-    }
-    for (const auto& [key, text] : arguments->options) {
-      if (key == "journal") arguments->may_be_kept = text != "off";
-    }
-    if (!arguments->timelines.empty() || arguments->check_build) return -1;
-    if (arguments->command.empty() && !arguments->join && !arguments->driver)
-      throw CLI::ValidationError("command", "no command to run");
-    if (!arguments->command.empty() && arguments->command.front().rfind('-', 0) == 0) {
-      throw CLI::ValidationError(arguments->command.front(), "no such option");
-    }
+    line.take_options();
+    line.take_variables();
+    line.take_command(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
       app.exit(error);  // --help, --version
