@@ -92,8 +92,9 @@ class DriverDeath(ScenarioTest):
         """Its peers may see the loss first, or learn of it by the driver that dies next."""
         for driver_first in (False, True, False, True):
             with self.subTest(driver_first=driver_first):
-                job = Job(self, "a:3", ["steps=20", "commit=5", "pace=5"], np=3, min_np=1, max_np=3)
-                victim = job.wait("step", step=7, rank=2)
+                job = Job(self, "a:3", ["steps=20", "commit=5", "gate=7"], np=3, min_np=1, max_np=3)
+                job.wait("gate", step=7)
+                victim = job.wait("train", rank=2)
                 if driver_first:
                     job.kill_driver()
                     job.send_signal(victim, signal.SIGKILL)
@@ -124,11 +125,12 @@ class DriverDeath(ScenarioTest):
     def test_D1_at_the_end_of_the_job(self):
         job = Job(self, "a:3", ["steps=10", "commit=5"], np=3, min_np=1, max_np=3, options=QUIET)
         job.wait("done")
-        if job.process.poll() is None:
-            try:
-                os.kill(job.driver(), signal.SIGKILL)
-            except (OSError, AssertionError):
-                pass  # it was faster
+        try:
+            driver = job.driver()
+            if driver != job.process.pid:
+                os.kill(driver, signal.SIGKILL)
+        except (OSError, AssertionError):
+            pass  # it was faster
         job.finish(0)
         self.nothing_happened(job, 10, 3)
 
@@ -160,14 +162,14 @@ class DriverDeath(ScenarioTest):
         """The driver dies at any moment between the newcomer's start and its first step."""
         for moment in ("start", "init", "train"):
             with self.subTest(moment=moment):
-                steps = 400  # before the end the newcomer has to be started, with an agent perhaps
-                job = Job(self, "a:2", ["steps=%d" % steps, "commit=1", "pace=5"], np=2, min_np=2, max_np=3)
+                job = Job(self, "a:2", ["steps=1000000", "until=enough", "commit=1", "pace=5"], np=2,
+                          min_np=2, max_np=3)
                 job.wait("step", count=2, step=3)
                 job.set_hosts("a:2,b:1")
                 job.wait(moment, host="b")
                 job.kill_driver()
                 job.finish(0)
-                job.verify(steps, workers=3)
+                job.verify(job.find("done")[0]["step"], workers=3)
                 self.assertEqual(len(job.find("start")), 3)
 
     def agent_of(self, host):

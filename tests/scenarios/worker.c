@@ -1,6 +1,7 @@
 /* The worker of all scenarios: real training steps on model.h over the public API only, with events on
  * stdout (trace.h) and faults at named points (faults.h). Arguments are key=value:
  *   steps=N           steps of the job
+ *   until=NAME        ends before that, once rank 0 has seen the file NAME in HVD_TEST_DIR
  *   commit=K          commit after each K-th step (0: never)
  *   check=K           check_host_updates after each K-th step that does not commit
  *   gate=S            before step S, rank 0 waits for gate step.S and the others wait for rank 0 (repeatable)
@@ -27,6 +28,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "faults.h"
 #include "model.h"
@@ -43,6 +45,7 @@ typedef struct worker {
   int64_t shard_elements, shard_offset, shard_count;
   int shard_copies, shard_parity;
   int64_t steps, commit, check, pace;
+  const char *until;
   int64_t gates[MAX_GATES];
   int gate_count;
   int64_t save_step, mismatch_step;
@@ -314,10 +317,26 @@ static hvd_status commit(worker *w, hvd_error *error) {
   return at_point(w, "after_commit") != FAULT_NONE ? HVD_INTERNAL : HVD_OK;
 }
 
+/* Whether there is a step to come: the same on every rank. */
+static hvd_status look_for_end(worker *w, int *goes_on, hvd_error *error) {
+  *goes_on = w->model.counters.step < w->steps;
+  if (w->until == NULL || !*goes_on) return HVD_OK;
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", getenv("HVD_TEST_DIR"), w->until);
+  int64_t seen = hvd_rank(w->context) == 0 && access(path, F_OK) == 0;
+  hvd_tensor tensor = vector(&seen, HVD_DTYPE_INT64, 1);
+  const hvd_status status = hvd_broadcast(w->context, "until", &tensor, 0, error);
+  *goes_on = seen == 0;
+  return status;
+}
+
 static hvd_status train_steps(worker *w, hvd_error *error) {
   hvd_status status = HVD_OK;
   if (w->commit_first && hvd_state_revision(w->state) == 0) status = commit(w, error);
-  while (status == HVD_OK && w->model.counters.step < w->steps) {
+  while (status == HVD_OK) {
+    int goes_on = 0;
+    status = look_for_end(w, &goes_on, error);
+    if (status != HVD_OK || !goes_on) break;
     status = pass_gates(w, error);
     if (status != HVD_OK) break;
     if (w->mismatch_step == w->model.counters.step) {
@@ -398,6 +417,8 @@ static int parse(worker *w, int argc, char **argv) {
     *value++ = '\0';
     if (strcmp(argv[i], "steps") == 0) {
       w->steps = atoll(value);
+    } else if (strcmp(argv[i], "until") == 0) {
+      w->until = value;
     } else if (strcmp(argv[i], "commit") == 0) {
       w->commit = atoll(value);
     } else if (strcmp(argv[i], "check") == 0) {
