@@ -98,9 +98,9 @@ size_t HostManager::position(const std::string& name) const {
 void HostManager::for_each_usable(Time now, const std::function<bool(const Name&, int32_t)>& full,
                                   const std::function<bool(const Name&, int32_t)>& use) const {
   for (const Host& host : hosts_) {
-    if (host.blocked_at(now) || full(host.name, host.slots)) continue;
+    if (host.drained || host.blocked_at(now) || full(host.name, host.slots)) continue;
     for (int32_t slot = 0; slot < host.slots; ++slot) {
-      if (host.shut(slot)) continue;
+      if (host.withdrawn.contains(slot)) continue;
       if (!host.records.empty()) {
         auto record = host.records.find(slot);
         if (record != host.records.end() && (record->second.abandoned || now < record->second.usable_from)) {
@@ -172,15 +172,17 @@ std::optional<Time> HostManager::next_change(Time now) const {
   return next;
 }
 
-int64_t HostManager::lasting_slots(const std::function<bool(const std::string&, int32_t)>& counts) const {
+// A host may have a million slots, and these are asked for after every event: exceptions are counted.
+int64_t HostManager::lasting_slots(const std::function<const Places&(const std::string&)>& places) const {
   int64_t slots = 0;
   for (const Host& host : hosts_) {
-    if (host.blocked && !host.blocked_until) continue;
-    for (int32_t slot = 0; slot < host.slots; ++slot) {
-      const auto record = host.records.find(slot);
-      if (record != host.records.end() && record->second.abandoned) continue;
-      slots += counts(host.name, slot) ? 1 : 0;
-    }
+    if (host.slots == 0 || (host.blocked && !host.blocked_until)) continue;
+    const Places& taken = places(host.name);
+    slots += host.slots - std::distance(taken.lower_bound(0), taken.lower_bound(host.slots));
+    const auto end = host.records.lower_bound(host.slots);
+    slots -= std::count_if(host.records.lower_bound(0), end, [&](const auto& record) {
+      return record.second.abandoned && !taken.contains(record.first);
+    });
   }
   return slots;
 }
@@ -188,8 +190,9 @@ int64_t HostManager::lasting_slots(const std::function<bool(const std::string&, 
 int64_t HostManager::unblocked_slots(Time now) const {
   int64_t slots = 0;
   for (const Host& host : hosts_) {
-    if (host.blocked_at(now)) continue;
-    for (int32_t slot = 0; slot < host.slots; ++slot) slots += host.shut(slot) ? 0 : 1;
+    if (host.drained || host.blocked_at(now)) continue;
+    const auto& shut = host.withdrawn;
+    slots += host.slots - std::distance(shut.lower_bound(0), shut.lower_bound(host.slots));
   }
   return slots;
 }

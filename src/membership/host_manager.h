@@ -74,8 +74,10 @@ class HostManager {
   /// The next moment after `now` at which a slot becomes usable by itself.
   std::optional<Time> next_change(Time now) const;
 
-  /// Slots that may be used now or some day if no other hosts are discovered, and that `counts` accepts.
-  int64_t lasting_slots(const std::function<bool(const std::string&, int32_t)>& counts) const;
+  using Places = std::map<int32_t, uint64_t>;  // of one host: slot to worker
+  /// Slots without a worker that may be used now or some day if no other hosts are discovered. `places` are
+  /// those of a host's workers.
+  int64_t lasting_slots(const std::function<const Places&(const std::string& host)>& places) const;
 
   size_t count() const { return hosts_.size(); }  // of all that are known
   int64_t unblocked_slots(Time now) const;
@@ -99,7 +101,6 @@ class HostManager {
     std::optional<Time> blocked_until;  // absent: for good
     std::map<int32_t, Slot> records;    // of slots that failed
 
-    bool shut(int32_t slot) const { return drained || withdrawn.contains(slot); }
     bool blocked_at(Time now) const { return blocked && (!blocked_until || now < *blocked_until); }
   };
 

@@ -97,8 +97,8 @@ void Membership::Impl::end_late_survivors() {
 bool Membership::Impl::short_for_good(const Plan& plan) {
   if (!closed.empty()) return phase == Phase::kForming && std::ssize(survivors()) < config.min_np;
   if (!config.hosts_fixed || !hosts_told) return false;
-  const int64_t free = hosts.lasting_slots(
-      [this](const std::string& host, int32_t slot) { return !workers.occupied(host, slot); });
+  const int64_t free =
+      hosts.lasting_slots([this](const std::string& host) -> const auto& { return workers.places(host); });
   return std::ssize(plan.kept) + std::ssize(plan.newcomers) + free < config.min_np;
 }
 

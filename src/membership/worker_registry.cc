@@ -74,6 +74,12 @@ bool WorkerStateRegistry::full(const std::string& host, int32_t slots) const {
              : std::distance(found->second.lower_bound(0), found->second.lower_bound(slots)) == slots;
 }
 
+const std::map<int32_t, uint64_t>& WorkerStateRegistry::places(const std::string& host) const {
+  static const std::map<int32_t, uint64_t> none;
+  const auto found = places_.find(host);
+  return found == places_.end() ? none : found->second;
+}
+
 bool WorkerStateRegistry::lives_on(const std::string& host) const { return places_.contains(host); }
 
 void WorkerStateRegistry::end(uint64_t id, Ending ending, const std::string& why) {

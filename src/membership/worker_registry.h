@@ -99,6 +99,8 @@ class WorkerStateRegistry {
 
   /// Pointers to workers stay what they are until this changes.
   uint64_t version() const { return version_; }
+  /// Where workers live on this host: slot to worker.
+  const std::map<int32_t, uint64_t>& places(const std::string& host) const;
   /// Each of the host's first `slots` slots has a worker.
   bool full(const std::string& host, int32_t slots) const;
 

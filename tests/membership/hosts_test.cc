@@ -1,4 +1,5 @@
 // Hosts that come, go and fail: contract 1, 2, 5; H1..H8, F3.
+#include "membership/host_manager.h"
 #include "membership/script.h"
 
 namespace hvd::membership::test {
@@ -57,6 +58,54 @@ TEST(Hosts, BeyondTheMaximumNobodyIsInterrupted) {  // H3, contract 2
   EXPECT_FALSE(s.hosts({{"a", 2}}).one<Notify>().interrupt);
   EXPECT_EQ(s.membership.epoch(), 3u) << "each change is an epoch of its own";
   EXPECT_EQ(s.membership.usable_slots(s.now), 2);
+}
+
+// A loop over the slots would take hours here.
+TEST(Hosts, SlotsAreCountedWithoutALoopOverThem) {
+  MembershipConfig config = sizes(2, 2, 2);
+  config.hosts_fixed = true;
+  config.restart = false;
+  Script s(config);
+  std::vector<HostSlots> list;
+  for (int i = 0; i < 65536; ++i) list.push_back({"h" + std::to_string(i), 1 << 20});
+  s.hosts(list);
+  EXPECT_EQ(s.started(), (Names{"1@h0:0", "2@h0:1"}));
+  EXPECT_EQ(s.membership.usable_slots(s.now), 2);
+  for (uint64_t worker = 1; worker < 50; ++worker) {
+    EXPECT_TRUE(s.lost(worker, LossKind::kStartFailed).none<Finish>()) << "slots enough are left";
+    EXPECT_EQ(s.membership.usable_slots(s.now), 2);
+  }
+}
+
+TEST(Hosts, SlotsThatGetNoWorkerAreNotCounted) {
+  MembershipConfig config = sizes(1, 1, 0);
+  config.restart = false;
+  HostManager hosts(config);
+  const Time now{};
+  const auto nobody = [](const std::string&) { return false; };
+  hosts.set_hosts({{"a", 4}, {"b", 3}}, nobody);
+  HostManager::Places on_a{{0, 1}, {3, 2}, {9, 3}};  // the last by itself, in no slot of the list
+  const auto places = [&](const std::string& host) -> const auto& {
+    static const HostManager::Places none;
+    return host == "a" ? on_a : none;
+  };
+  EXPECT_EQ(hosts.unblocked_slots(now), 7);
+  EXPECT_EQ(hosts.lasting_slots(places), 5);
+  hosts.withdraw("a", 3);
+  hosts.withdraw("a", 1);
+  EXPECT_EQ(hosts.unblocked_slots(now), 5);
+  hosts.record_failure("a", 2, now);  // for good: nothing is started again
+  hosts.record_failure("a", 3, now);  // and where a worker lives
+  EXPECT_EQ(hosts.lasting_slots(places), 4);
+  hosts.set_hosts({{"a", 3}, {"b", 3}}, nobody);
+  EXPECT_EQ(hosts.unblocked_slots(now), 5) << "slot 3 is there no more";
+  EXPECT_EQ(hosts.lasting_slots(places), 4);
+  hosts.drain("b");
+  EXPECT_EQ(hosts.unblocked_slots(now), 2);
+  EXPECT_EQ(hosts.lasting_slots(places), 4) << "it may be undrained";
+  config.blocklist_after = 1;
+  hosts.blame("b", 0, now);
+  EXPECT_EQ(hosts.lasting_slots(places), 1) << "blocked for good";
 }
 
 TEST(Hosts, RollingReplacement) {  // H4
