@@ -14,7 +14,6 @@ namespace hvd::driver {
 namespace {
 
 constexpr size_t kLongestHost = 255;
-constexpr int32_t kMostSlots = 1 << 20;
 constexpr Duration kLook = std::chrono::milliseconds(20);
 constexpr Duration kLinger = std::chrono::seconds(5);
 constexpr size_t kMostApplicants = 256;  // that wait at a time for others to prove that they live

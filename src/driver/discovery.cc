@@ -20,7 +20,6 @@ namespace hvd::driver {
 namespace {
 
 constexpr size_t kMaxName = 253;  // of a host name (RFC 1035)
-constexpr int32_t kMaxSlots = 1 << 20;
 constexpr size_t kMostHosts = size_t{1} << 16;
 constexpr size_t kShownHosts = 64;  // in a line of the log
 
@@ -52,8 +51,8 @@ std::optional<std::string> bad_name(std::string_view name) {
 }
 
 std::optional<std::string> bad_slots(const membership::HostSlots& host) {
-  if (host.slots >= 1 && host.slots <= kMaxSlots) return std::nullopt;
-  return fmt::format("host {} has {} slots: expected 1 to {}", shown(host.name), host.slots, kMaxSlots);
+  if (host.slots >= 1 && host.slots <= kMostSlots) return std::nullopt;
+  return fmt::format("host {} has {} slots: expected 1 to {}", shown(host.name), host.slots, kMostSlots);
 }
 
 /// "host", "host:slots", "[address]:slots". Returns what is wrong.
@@ -97,6 +96,8 @@ class HostList {
   std::optional<std::string> add(membership::HostSlots host) {
     if (hosts_.size() == kMostHosts) return fmt::format("more than {} hosts", kMostHosts);
     if (!names_.insert(host.name).second) return fmt::format("host {} is named twice", host.name);
+    if (auto bad = too_many_slots(host.name, host.slots, slots_)) return bad;
+    slots_ += host.slots;
     hosts_.push_back(std::move(host));
     return std::nullopt;
   }
@@ -105,6 +106,7 @@ class HostList {
  private:
   std::vector<membership::HostSlots> hosts_;
   std::unordered_set<std::string> names_;
+  int64_t slots_ = 0;
 };
 
 class FixedDiscovery final : public HostDiscovery {
@@ -233,6 +235,12 @@ class CallbackDiscovery final : public HostDiscovery {
 };
 
 }  // namespace
+
+std::optional<std::string> too_many_slots(const std::string& host, int32_t slots, int64_t before) {
+  if (before + slots <= kMostSlots) return std::nullopt;
+  return fmt::format("{} slots with host {}: expected at most {} of all hosts together", before + slots,
+                     shown(host), kMostSlots);
+}
 
 std::string describe_hosts(const std::vector<membership::HostSlots>& hosts) {
   if (hosts.empty()) return "no hosts";

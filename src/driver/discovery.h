@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,17 @@
 
 namespace hvd::driver {
 
+/// Slots of all hosts together: as many as a generation may have members (option np).
+inline constexpr int32_t kMostSlots = 1 << 20;
+
+/// What is wrong with a host of `slots` where others have `before`, at most kMostSlots; or nothing.
+std::optional<std::string> too_many_slots(const std::string& host, int32_t slots, int64_t before);
+
 /// "a:2, b:1"; "no hosts". Of very many only the first.
 std::string describe_hosts(const std::vector<membership::HostSlots>& hosts);
 
 /// "a:2,b,[::1]:2"; a host without slots has slots_per_host. Throws Error(HVD_INVALID): empty, twice the
-/// same host, slots < 1, not a name.
+/// same host, slots < 1, not a name, more than kMostSlots.
 std::vector<membership::HostSlots> parse_fixed_hosts(const std::string& text, int32_t slots_per_host);
 
 /// What a discovery script printed: a line "host[:slots]" for each host; blank lines and what follows a # do

@@ -38,7 +38,13 @@ class AgentDiscovery final : public HostDiscovery {
   explicit AgentDiscovery(const agent::Server& server) : server_(server) {}
   void discover(Done done) override {
     std::vector<membership::HostSlots> hosts;
-    for (const auto& [name, slots] : server_.hosts()) hosts.push_back({name, slots});
+    int64_t total = 0;
+    for (const auto& [name, slots] : server_.hosts()) {
+      if (const auto many = too_many_slots(name, slots, total))
+        return done(Status(HVD_UNAVAILABLE, "the agents offer " + *many), {});
+      hosts.push_back({name, slots});
+      total += slots;
+    }
     done(Status(), std::move(hosts));
   }
   void close(Duration) override {}

@@ -20,7 +20,6 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{16} << 20;
 constexpr size_t kMostHosts = size_t{1} << 16;
-constexpr int32_t kMostSlots = 1 << 20;
 constexpr size_t kLongestName = 255;
 constexpr size_t kMostDigits = 18;  // of a node's number
 
@@ -87,6 +86,7 @@ std::vector<membership::HostSlots> parse_hostfile(const std::string& name, const
                                                   int32_t slots_per_host) {
   std::vector<membership::HostSlots> hosts;
   std::unordered_map<std::string, size_t> place;
+  int64_t slots = 0;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -114,14 +114,13 @@ std::vector<membership::HostSlots> parse_hostfile(const std::string& name, const
           one[0].slots > kMostSlots)
         bad(fmt::format("'{}': expected 1 to {} slots", printable(words[i], 80), kMostSlots));
     }
+    if (const auto many = too_many_slots(one[0].name, one[0].slots, slots)) bad(*many);
+    slots += one[0].slots;
     const auto [same, fresh] = place.emplace(one[0].name, hosts.size());
     if (fresh) {
       hosts.push_back(one[0]);
-    } else if (int32_t& slots = hosts[same->second].slots; slots > kMostSlots - one[0].slots) {
-      bad(fmt::format("host {} has {} slots in all: expected at most {}", one[0].name, slots + one[0].slots,
-                      kMostSlots));
     } else {
-      slots += one[0].slots;
+      hosts[same->second].slots += one[0].slots;
     }
     if (hosts.size() > kMostHosts) bad(fmt::format("more than {} hosts", kMostHosts));
   }
@@ -176,8 +175,13 @@ std::vector<membership::HostSlots> parse_slurm_nodes(const std::string& nodes, c
                             printable(tasks, 100), slots.size(), printable(nodes, 100), names.size()));
   }
   std::vector<membership::HostSlots> hosts;
-  for (size_t i = 0; i < names.size(); ++i)
+  int64_t total = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
     hosts.push_back({names[i], slots.empty() ? slots_per_host : slots[i]});
+    if (const auto many = too_many_slots(names[i], hosts.back().slots, total))
+      throw Error(HVD_INVALID, fmt::format("the nodes of SLURM_JOB_NODELIST have {}", *many));
+    total += hosts.back().slots;
+  }
   return hosts;
 }
 

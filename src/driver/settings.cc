@@ -166,7 +166,7 @@ Settings read_settings(const Options& o) {
 
 membership::MembershipConfig membership_config(const Settings& settings,
                                                const std::vector<membership::HostSlots>& hosts, bool fixed) {
-  int64_t slots = 0;
+  int64_t slots = 0;  // at most kMostSlots: discovery and the parsers see to it
   for (const membership::HostSlots& host : hosts) slots += host.slots;
   // Where np is left open it is one for each slot, within the bounds that were given.
   int64_t np = settings.np;

@@ -42,6 +42,8 @@ TEST(FixedHosts, SayWhatIsWrong) {
   EXPECT_NE(why_not("a:-1").find("-1 slots"), std::string::npos);
   EXPECT_NE(why_not("a:x").find("'a:x'"), std::string::npos);
   EXPECT_NE(why_not("a:99999999999").find("number of slots"), std::string::npos);
+  EXPECT_NE(why_not("a:1048576,b").find("1048577 slots with host b: expected at most 1048576 of all hosts"),
+            std::string::npos);
   EXPECT_NE(why_not("").find("without a name"), std::string::npos);
   EXPECT_NE(why_not("a:1,").find("without a name"), std::string::npos);
   EXPECT_NE(why_not("::1:2").find("[address]:slots"), std::string::npos);
@@ -80,6 +82,33 @@ TEST(DiscoveryOutput, IsParsedByLine) {
     EXPECT_NE(std::string(error.what()).find("line 3: 'not a host'"), std::string::npos) << error.what();
   }
   EXPECT_THROW(parse_discovery_output("a:1\na:1\n", 1), Error);
+}
+
+// Of 65,536 hosts with 2^20 slots each, the number of all slots has 36 bits.
+TEST(Hosts, TogetherHaveNoMoreSlotsThanAGenerationMembers) {
+  const Hosts most{{"a", kMostSlots - 1}, {"b", 1}};
+  EXPECT_EQ(parse_fixed_hosts("a:1048575,b", 1), most);
+  EXPECT_EQ(parse_discovery_output("a:1048575\nb:1\n", 1), most);
+  check_hosts(most);
+  Options options([](const std::string&) { return std::nullopt; });
+  EXPECT_EQ(membership_config(read_settings(options), most, false).np, kMostSlots);
+  std::string text;
+  for (int i = 0; i < 2048; ++i) text += "h" + std::to_string(i) + ":1048576\n";
+  for (const auto& ask :
+       {std::function<void()>([&] { parse_discovery_output(text, 1); }), std::function<void()>([&] {
+          check_hosts({{"h0", 1 << 20}, {"h1", 1 << 20}});
+        })}) {
+    try {
+      ask();
+      FAIL() << "taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status().code, HVD_UNAVAILABLE);
+      EXPECT_NE(std::string(error.what())
+                    .find("2097152 slots with host h1: expected at most 1048576 of all hosts together"),
+                std::string::npos)
+          << error.what();
+    }
+  }
 }
 
 class Discovery : public ::testing::Test {
@@ -139,6 +168,15 @@ TEST_F(Discovery, ScriptThatFailsSaysHow) {
   close();
   make(folder.path("missing"), seconds(30));
   EXPECT_NE(ask().status.message.find("command not found"), std::string::npos);
+}
+
+TEST_F(Discovery, ScriptWithTooManySlotsFails) {
+  make_script("for i in $(seq 2048); do echo h$i:1048576; done\n");
+  const Answer answer = ask();
+  EXPECT_EQ(answer.status.code, HVD_UNAVAILABLE);
+  EXPECT_NE(answer.status.message.find("line 2: 2097152 slots with host h2"), std::string::npos)
+      << answer.status.message;
+  EXPECT_TRUE(answer.hosts.empty());
 }
 
 TEST_F(Discovery, ScriptThatHangsIsKilledWithItsChildren) {

@@ -49,7 +49,10 @@ TEST(Hostfile, AWrongLineIsNamed) {
                                    {"a,b slots=1", "is no host"},
                                    {"a!b", "line 1"},
                                    {"a slots=99999999999", "expected 1 to"},
-                                   {"a slots=1048576\na slots=1048576", "host a has 2097152 slots in all"}}) {
+                                   {"a slots=1048576\na slots=1048576", "2097152 slots with host a"},
+                                   {"a slots=1048576\nb",
+                                    "line 2: 1048577 slots with host b: expected at "
+                                    "most 1048576 of all hosts together"}}) {
     EXPECT_NE(refused_file(text).find(part), std::string::npos) << text << ": " << refused_file(text);
   }
   EXPECT_NE(refusal([] { read_hostfile("/nonexistent/hosts", 1); }).find("/nonexistent/hosts"),
@@ -79,6 +82,7 @@ TEST(SlurmNodes, WhatCannotBeMeantIsNamed) {
                                      {"n[1-2]", "2(x2"},
                                      {"n[1-60000]", repeated("1(x60000),", 10000)},
                                      {"n[1-2]", "99999999,1"},
+                                     {"n[1-2]", "1048576,1"},
                                      {repeated("[1]", 40000), ""},
                                      {"n[" + repeated("0", 100000) + "1]", ""},
                                      {repeated("n", 300), ""}}) {

@@ -47,8 +47,12 @@ void one_input(std::span<const uint8_t> data) {
         const Hosts hosts = driver::parse_slurm_nodes(text.substr(0, end),
                                                       text.substr(std::min(end + 1, text.size())), slots);
         HVD_PROMISE(!hosts.empty() && hosts.size() <= 1 << 16);
-        for (const membership::HostSlots& host : hosts)
+        int64_t slots = 0;
+        for (const membership::HostSlots& host : hosts) {
           HVD_PROMISE(host.name.size() <= 255 && host.slots >= 1);
+          slots += host.slots;
+        }
+        HVD_PROMISE(slots <= driver::kMostSlots);
       }
     }
   } catch (const Error& error) {
