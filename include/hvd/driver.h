@@ -20,7 +20,7 @@ HVD_API hvd_status hvd_driver_create(const hvd_options *options, hvd_driver **re
 
 /* The program that the local launcher starts for each worker. argv[0] is looked up in PATH; argv is
  * NULL-terminated. `environment` (may be NULL) holds "NAME=value" strings that are added to this
- * process's. Copied. */
+ * process's. HVD_SECRET and HVD_SECRET_FILE are left out: each worker has a key of its own. Copied. */
 HVD_API hvd_status hvd_driver_set_command(hvd_driver *driver, const char *const *argv,
                                           const char *const *environment, hvd_error *error);
 

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <utility>
 
+#include "base/secret.h"
+
 namespace hvd::agent {
 namespace {
 
 std::string name_of(const std::string& entry) { return entry.substr(0, entry.find('=')); }
-
-bool is_secret(const std::string& name) { return name == "HVD_SECRET" || name == "HVD_SECRET_FILE"; }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ bool is_of_host(const std::string& name) {
 std::vector<std::string> sendable(const std::vector<std::string>& environment) {
   std::vector<std::string> result;
   for (const std::string& entry : environment) {
-    if (!is_secret(name_of(entry)) && !entry.starts_with("BASH_FUNC_")) result.push_back(entry);
+    if (!tells_secret(entry) && !entry.starts_with("BASH_FUNC_")) result.push_back(entry);
   }
   return result;
 }
@@ -44,7 +44,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& base
   }
   for (const std::string& entry : own) {
     const std::string name = name_of(entry);
-    if (!is_secret(name) && (own_only || is_of_host(name))) merged[name] = entry;
+    if (!tells_secret(entry) && (own_only || is_of_host(name))) merged[name] = entry;
   }
   for (const std::string& entry : request) merged[name_of(entry)] = entry;
   merged["HVD_DRIVER"] = "HVD_DRIVER=" + driver;

@@ -77,4 +77,8 @@ std::string read_secret(const Options& options) {
   return read_secret_file(options.string("secret_file"));
 }
 
+bool tells_secret(std::string_view entry) {
+  return entry.starts_with("HVD_SECRET=") || entry.starts_with("HVD_SECRET_FILE=");
+}
+
 }  // namespace hvd

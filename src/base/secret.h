@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/options.h"
 
@@ -14,5 +15,9 @@ std::string read_secret_file(const std::string& path);
 
 /// Option secret, else the file of option secret_file; "" if neither is set.
 std::string read_secret(const Options& options);
+
+/// Whether a variable, as "NAME=value", holds the secret or the name of its file. Programs that libhvd starts
+/// inherit neither: a worker has a key of its own.
+bool tells_secret(std::string_view entry);
 
 }  // namespace hvd

@@ -9,6 +9,7 @@
 
 #include "agent/command.h"
 #include "agent/launcher.h"
+#include "base/secret.h"
 #include "driver/hostfile.h"
 #include "launch/process.h"
 
@@ -91,6 +92,7 @@ void Driver::set_command(std::vector<std::string> argv, std::vector<std::string>
       throw Error(HVD_INVALID, fmt::format("environment entry '{}': expected NAME=value", entry));
     }
   }
+  std::erase_if(environment, tells_secret);
   change([&] {
     argv_ = std::move(argv);
     environment_ = std::move(environment);

@@ -39,8 +39,6 @@ class ScriptDiscovery final : public HostDiscovery {
       spec.path = launch::find_program(program_);
       spec.argv = {program_};
       spec.environment = launch::merged_environment({});
-      std::erase_if(spec.environment,
-                    [](const std::string& entry) { return entry.starts_with("HVD_SECRET="); });
       launch::Process::Handlers handlers;
       handlers.output = [this](bool is_stderr, std::string_view bytes) { take(is_stderr, bytes); };
       handlers.exited = [this](int32_t status) { exit_status_ = status; };

@@ -80,10 +80,7 @@ void Helper::start_program() {
                "listen=" + config_.listen,
                "interface=" + config_.interface,
                fmt::format("local={}", config_.local ? 1 : 0)};
-  for (const std::string& entry : config_.environment) {
-    if (!entry.starts_with("HVD_SECRET="))
-      spec.environment.push_back(entry);  // it is not one of the job's members
-  }
+  spec.environment = config_.environment;
   process_ = Process::start(loop_, std::move(spec), handlers(), {false, guard_, true});
   deadline_.start(config_.timeout, [this] {
     tell(Status(HVD_UNAVAILABLE, fmt::format("{} was not ready within {:g} s{}", config_.program,

@@ -54,7 +54,7 @@ std::string find_program(const std::string& name);
 /// The same with another PATH, and for a program that will run in `directory` ("": this process's).
 std::string find_program(const std::string& name, const std::string& path, const std::string& directory);
 
-/// This process's environment with `ours` replacing variables of the same name.
+/// This process's environment with `ours` replacing variables of the same name, without the job's secret.
 std::vector<std::string> merged_environment(const std::vector<std::string>& ours);
 
 /// "exited with status 3", "killed by signal 9 (SIGKILL)". As hvd_driver_worker_exited counts; -1: not known.

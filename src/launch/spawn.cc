@@ -16,6 +16,7 @@
 #include <map>
 
 #include "base/descriptor.h"
+#include "base/secret.h"
 #include "base/signal_name.h"
 #include "base/status.h"
 #include "launch/process.h"
@@ -159,7 +160,9 @@ std::string find_program(const std::string& name, const std::string& path, const
 
 std::vector<std::string> merged_environment(const std::vector<std::string>& ours) {
   std::map<std::string, std::string> merged;
-  const auto add = [&](const std::string& entry) { merged[entry.substr(0, entry.find('='))] = entry; };
+  const auto add = [&](const std::string& entry) {
+    if (!tells_secret(entry)) merged[entry.substr(0, entry.find('='))] = entry;
+  };
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add(*entry);
   for (const std::string& entry : ours) add(entry);
   std::vector<std::string> result;

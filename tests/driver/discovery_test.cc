@@ -197,10 +197,12 @@ TEST_F(Discovery, ScriptThatPrintsWithoutEndIsKilled) {
 }
 
 TEST_F(Discovery, AScriptGetsNoSecret) {
-  ::setenv("HVD_SECRET", "0123456789", 1);
-  make_script("echo ${HVD_SECRET:-none}:1\n");
-  EXPECT_EQ(ask().hosts, (Hosts{{"none", 1}}));
-  ::unsetenv("HVD_SECRET");
+  for (const char* name : {"HVD_SECRET", "HVD_SECRET_FILE"}) ::setenv(name, "0123456789", 1);
+  make_script("env >&2; echo end >&2; echo ${HVD_SECRET:-none}${HVD_SECRET_FILE:-nowhere}:1\n");
+  EXPECT_EQ(ask().hosts, (Hosts{{"nonenowhere", 1}}));
+  EXPECT_TRUE(log.wait_for(": end")) << log.text();
+  EXPECT_EQ(log.text().find("0123456789"), std::string::npos) << log.text();
+  for (const char* name : {"HVD_SECRET", "HVD_SECRET_FILE"}) ::unsetenv(name);
 }
 
 TEST_F(Discovery, AScriptCanNotFillTheLog) {

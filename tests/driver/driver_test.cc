@@ -283,9 +283,13 @@ TEST_F(Job, TheSecretIsInNoArgumentListAndEachWorkerHasAKeyOfItsOwn) {  // contr
   test::Recorder<launch::OutputLine> lines;
   driver->set_output([&](const launch::OutputLine& line) { lines.add(line); });
   driver->set_command(
-      {"sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline; echo; echo $HVD_SECRET; echo $MINE; sleep 1000"},
-      {"MINE=yes"});
+      {"sh", "-c",
+       "tr '\\0' ' ' < /proc/$$/cmdline; echo; echo $HVD_SECRET; echo $MINE$HVD_SECRET_FILE; sleep "
+       "1000"},
+      {"MINE=yes", "HVD_SECRET_FILE=/given"});
+  ::setenv("HVD_SECRET_FILE", "/inherited", 1);
   driver->start();
+  ::unsetenv("HVD_SECRET_FILE");
   ASSERT_TRUE(lines.wait_count(6)) << log.text();
   std::set<std::string> keys;
   size_t mine = 0;
@@ -296,7 +300,7 @@ TEST_F(Job, TheSecretIsInNoArgumentListAndEachWorkerHasAKeyOfItsOwn) {  // contr
   }
   EXPECT_EQ(keys, (std::set<std::string>{wire::key_text(kSecret, wire::worker_identity(1)),
                                          wire::key_text(kSecret, wire::worker_identity(2))}));
-  EXPECT_EQ(mine, 2u);
+  EXPECT_EQ(mine, 2u) << "and is told of no secret file";
   driver.reset();  // ends them
 }
 

@@ -68,7 +68,7 @@ class HelperTest : public testing::Test {
     std::ofstream(config.program) << "#!/bin/sh\n" << script;
     fs::permissions(config.program, fs::perms::owner_all);
     config.timeout = timeout;
-    config.environment = merged_environment({"GIVEN=yes", "HVD_SECRET=s3cret"});
+    config.environment = merged_environment({"GIVEN=yes", "HVD_SECRET=s3cret", "HVD_SECRET_FILE=/there"});
     config.listen = "127.0.0.1:0";
     run([&] {
       Helper::Events events;
@@ -92,7 +92,7 @@ class HelperTest : public testing::Test {
 TEST_F(HelperTest, SaysWhatWorkersNeedAndLeavesNothing) {
   const Status status = start(
       "for word; do case $word in directory=*|memory=*) echo set ${word%%=*}=${word#*=}; touch ${word#*=}/left;; esac; done\n"
-      "echo default GIVEN=no; echo default ADDED=a=b; echo unset GONE; echo set SECRET=$HVD_SECRET.\n"
+      "echo default GIVEN=no; echo default ADDED=a=b; echo unset GONE; echo set SECRET=$HVD_SECRET$HVD_SECRET_FILE.\n"
       "echo for people >&2; echo ready; echo set LATE=1; exec sleep 1000\n");
   ASSERT_TRUE(status.ok()) << status.message;
   const Strings added = helper_->variables().added_to({"GIVEN=yes", "GONE=1"});
