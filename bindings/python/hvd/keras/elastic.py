@@ -65,8 +65,8 @@ class KerasState(ObjectState):
     each rank's own.
     """
 
-    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, *, codec: CodecLike = "json",
-                 context: Context | None = None, **values: Any):
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, *,
+                 codec: CodecLike | None = None, context: Context | None = None, **values: Any):
         if not getattr(model, "built", True):
             raise InvalidError("the model is not built yet: call model.build(input_shape), or the model once")
         super().__init__(codec=codec, context=context, **values)

@@ -37,7 +37,7 @@ class TensorFlowState(ObjectState):
     """
 
     def __init__(self, variables: Sequence[Any] | None = None, session: Any = None, *,
-                 codec: CodecLike = "json", context: Context | None = None, **values: Any):
+                 codec: CodecLike | None = None, context: Context | None = None, **values: Any):
         if session is None:
             session = tf.compat.v1.get_default_session()
         if variables is None:
