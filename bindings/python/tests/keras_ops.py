@@ -140,6 +140,23 @@ callback.on_batch_end(0)
 kernels = hvd.allgather_object([w.tolist() for w in kept.get_weights()])
 assert n == 1 or kernels[0][0] != kernels[-1][0] and kernels[0][2] == kernels[-1][2], "local variables stay"
 
+# One variable alone, and the tf.Variable behind a variable of Keras 3.
+kernel = kept.layers[0].kernel
+for local in (kernel, kernel.value if IS_KERAS_3 and keras.backend.backend() == "tensorflow" else kernel):
+    kept.layers[0].kernel.assign(np.full((4, 3), r))
+    for callback in (hvd.callbacks.BroadcastGlobalVariablesCallback(0, "", local),
+                     hvd.callbacks.BroadcastGlobalVariablesCallback(0)):
+        if not callback._local:
+            callback.register_local_var(local)
+        callback.set_model(kept)
+        callback.on_batch_end(0)
+        assert np.all(kept.get_weights()[0] == r), "one local variable stays"
+try:
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=["kernel"])
+    raise SystemExit("a text was taken")
+except ValueError as error:
+    assert "local_variables, entry 0: expected a variable, and not str" in str(error), error
+
 path = os.path.join(sys.argv[1], f"model-{r}.keras")
 model.save(path)
 loaded = hvd.load_model(path)

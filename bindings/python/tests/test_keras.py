@@ -66,3 +66,83 @@ def test_a_state_has_the_codec_of_the_program(keras, kind):
         state.restore()
         assert state.value.number == 7
         """)
+
+
+SCHEDULES = """
+class Rates(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.rates, self.weights = [], []
+
+    def on_batch_end(self, batch, logs=None):
+        hvd.keras._keras.live(self.model)
+        rate = self.model.optimizer.learning_rate
+        self.rates.append(float(keras.ops.convert_to_numpy(rate) if IS_KERAS_3 else rate.numpy()))
+        self.weights.append(float(self.model.get_weights()[0][0, 0]))
+
+def follow(optimizer, callback, epochs, steps=4):
+    '''The rate and the weight after each batch. The gradient is 1 in all of them.'''
+    model = keras.Sequential([keras.layers.Input((1, )),
+                              keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    mean = keras.ops.mean if IS_KERAS_3 else keras.backend.mean
+    model.compile(optimizer=optimizer, loss=lambda expected, found: mean(found))
+    seen, ones = Rates(), np.ones((4 * steps, 1), "f")
+    history = model.fit(ones, ones, batch_size=4, epochs=epochs, verbose=0, callbacks=[callback, seen])
+    assert np.allclose(history.history["lr"], seen.rates[steps - 1::steps])
+    return seen
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_schedules_of_learning_rates(keras, backend):
+    """Horovod's: a constant is a base of exponential decay; once an epoch or at each batch; some epochs."""
+    keras(backend, SCHEDULES + """
+Schedule = hvd.keras.callbacks.LearningRateScheduleCallback
+sgd = lambda: hvd.keras.DistributedOptimizer(keras.optimizers.SGD(1.0))
+
+def check(callback, rate, epochs=3):
+    expected = [rate(epoch, epoch + batch / 4) for epoch in range(epochs) for batch in range(4)]
+    found = follow(sgd(), callback, epochs).rates
+    assert np.allclose(found, expected), (found, expected)
+
+check(Schedule(0.8, 0.5), lambda epoch, _: 0.8 * 0.5**epoch)
+check(Schedule(0.8, 0.5, staircase=False), lambda _, exact: 0.8 * 0.5**exact)
+check(Schedule(0.8, 0.5, 1), lambda epoch, _: 1.0 if epoch == 0 else 0.8 * 0.5**(epoch - 1))
+check(Schedule(0.8, 0.5, 1, 2, staircase=False),
+      lambda epoch, exact: 1.0 if epoch == 0 else 0.8 * 0.5**(min(exact, 1.75) - 1))
+check(Schedule(0.8, lambda epoch: 1 / (1 + epoch)), lambda epoch, _: 0.8 / (1 + epoch))
+check(Schedule(0.8, lambda epoch: 1 / (1 + epoch), staircase=False), lambda _, exact: 0.8 / (1 + exact))
+check(Schedule(0.8, 0.5, staircase=False, steps_per_epoch=8),
+      lambda epoch, exact: 0.8 * 0.5**(epoch + (exact - epoch) / 2))
+
+hvd.keras.callbacks.plain.size = lambda: 4  # of four ranks
+check(hvd.keras.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2),
+      lambda _, exact: 0.8 / 4 * (min(exact + 1 / 4, 2) * 3 / 2 + 1))
+for wrong in (0, None):
+    try:
+        Schedule(wrong, 0.5)
+        raise SystemExit("it was taken")
+    except ValueError as error:
+        assert f"initial_lr is {wrong}" in str(error), error
+""")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_momentum_goes_along_with_the_rate(keras, backend):
+    """Horovod's momentum correction: m * new / old in the one batch that has a new rate."""
+    keras(backend, SCHEDULES + """
+kinds = [keras.optimizers.SGD] if IS_KERAS_3 else [keras.optimizers.SGD, keras.optimizers.legacy.SGD]
+for kind in kinds:
+    for corrected in (True, False):
+        for staircase in (True, False):
+            callback = hvd.keras.callbacks.LearningRateScheduleCallback(
+                0.8, 0.25, staircase=staircase, momentum_correction=corrected)
+            seen = follow(hvd.keras.DistributedOptimizer(kind(0.1, momentum=0.5)), callback, 3)
+            weight, velocity, before, expected = 0.0, 0.0, 0.1, []
+            for batch in range(12):
+                rate = 0.8 * 0.25**(batch // 4 if staircase else batch / 4)
+                velocity = velocity * 0.5 * (rate / before if corrected else 1) - rate
+                weight, before = weight + velocity, rate
+                expected.append(weight)
+            assert np.allclose(seen.weights, expected, atol=1e-5), (kind, corrected, seen.weights, expected)
+""")

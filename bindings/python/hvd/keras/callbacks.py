@@ -19,12 +19,20 @@ class BroadcastGlobalVariablesCallback(_Callback):
     """Broadcasts the model and its optimizer from root_rank once, after the first batch, when everything is
     built.
 
-    local_variables: those of the model that stay each rank's own.
+    local_variables: a variable of the model, or several, that stay each rank's own.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
         super().__init__()
-        self.root_rank, self._done, self._local = root_rank, False, list(local_variables or [])
+        if local_variables is None:
+            local_variables = []
+        elif hasattr(local_variables, "assign"):
+            local_variables = [local_variables]
+        self.root_rank, self._done, self._local = root_rank, False, list(local_variables)
+        for index, variable in enumerate(self._local):
+            if not hasattr(variable, "assign"):
+                raise InvalidError(
+                    f"local_variables, entry {index}: expected a variable, and not {type(variable).__name__}")
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if not self._done:
@@ -53,28 +61,36 @@ class MetricAverageCallback(_Callback):
         logs.update(zip(names, means.tolist()))
 
 
-def _momentum(optimizer: Any) -> float | None:
-    value = getattr(optimizer, "momentum", None)
-    return value if isinstance(value, (int, float)) and value else None
+def _velocities(optimizer: Any, model: Any) -> list[Any]:
+    """What an optimizer with momentum adds up. The rate is within it, which it is not for Adam's moments."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if not hasattr(optimizer, "momentum"):
+        return []
+    if hasattr(optimizer, "get_slot_names"):  # one of keras.optimizers.legacy
+        slots = "momentum" in optimizer.get_slot_names()
+        return [optimizer.get_slot(variable, "momentum") for variable in model.trainable_variables if slots]
+    return list(getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or [])
 
 
 class LearningRateScheduleCallback(_Callback):
     """Sets the learning rate to initial_lr * multiplier(epoch) from start_epoch on, until end_epoch.
 
-    staircase: once an epoch; otherwise before each batch, with a fraction of the epoch (steps_per_epoch is
-    taken from fit() where it knows). momentum_correction: scales the velocity of an optimizer with momentum
-    along with the rate.
+    A constant multiplier stands for exponential decay: multiplier ** (epoch - start_epoch). staircase: once
+    an epoch; otherwise before each batch, with a fraction of the epoch (steps_per_epoch is taken from fit()
+    where it knows). momentum_correction: scales the velocity of an optimizer with momentum along with the
+    rate.
     """
 
     def __init__(self, initial_lr: float, multiplier: float | Callable[[float], float], start_epoch: int = 0,
                  end_epoch: int | None = None, staircase: bool = True, momentum_correction: bool = True,
                  steps_per_epoch: int | None = None):
         super().__init__()
-        if initial_lr <= 0:
+        if initial_lr is None or initial_lr <= 0:
             raise InvalidError(f"initial_lr is {initial_lr}: expected more than 0")
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
-        self.staircase = staircase if callable(multiplier) else True
-        self.multiplier = multiplier if callable(multiplier) else (lambda epoch: float(multiplier))
+        self.staircase, self.multiplier = staircase, multiplier
+        if not callable(multiplier):
+            self.multiplier = lambda epoch: multiplier**(epoch - start_epoch)
         self.momentum_correction, self.steps_per_epoch = momentum_correction, steps_per_epoch
         self._epoch = 0
         self._steps: Any = steps_per_epoch  # None: fit() may know
@@ -86,12 +102,14 @@ class LearningRateScheduleCallback(_Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
-        if self.staircase:
-            self._set(epoch)
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._epoch < self.start_epoch or (self.end_epoch is not None and self._epoch >= self.end_epoch):
+            return
         if not self.staircase:
             self._set(self._epoch + batch / self._steps)
+        elif batch == 0:
+            self._set(self._epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         if logs is not None:
@@ -102,19 +120,15 @@ class LearningRateScheduleCallback(_Callback):
         return float(_keras.keras.ops.convert_to_numpy(rate) if _keras.IS_KERAS_3 else rate.numpy())
 
     def _set(self, epoch: float) -> None:
-        if epoch < self.start_epoch or (self.end_epoch is not None and epoch >= self.end_epoch):
-            return
-        optimizer = self.model.optimizer
-        before, rate = self._rate(), self.initial_lr * self.multiplier(epoch)
-        if rate == before:
-            return
         _keras.live(self.model)
-        optimizer.learning_rate = rate
-        if self.momentum_correction and before > 0 and _momentum(optimizer) is not None:
-            # Goyal et al., 2017: Keras keeps the rate within the velocity, which therefore goes along with
-            # it.
-            for velocity in getattr(optimizer, "momentums", []) or []:
-                velocity.assign(velocity * (rate / before))
+        optimizer, before = self.model.optimizer, self._rate()
+        optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+        after = self._rate()
+        if self.momentum_correction and before > 0 and after != before:
+            # Goyal et al., 2017. Horovod scales the momentum itself for one batch, which does the same. A
+            # compiled step would not see that: to it the momentum is a constant.
+            for velocity in _velocities(optimizer, self.model):
+                velocity.assign(velocity * (after / before))
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

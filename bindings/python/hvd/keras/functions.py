@@ -46,14 +46,23 @@ def reducescatter(value: Any, name: str | None = None, op: Reduction = Average) 
     return plain.reducescatter(_array(value), name, op)
 
 
+def _key(variable: Any) -> int:
+    """The same for a variable of Keras 3 and the tf.Variable behind it."""
+    if _keras.backend() == "tensorflow":
+        from ..tensorflow.functions import value_of
+
+        variable = value_of(variable)
+    return id(variable)
+
+
 def broadcast_model(model: Any, root_rank: int = 0, optimizer: Any = None,
                     local_variables: Sequence[Any] = ()) -> None:
     """The root's weights, and the state of its optimizer, on every rank, as one operation; but for
     local_variables."""
     _keras.live(model)
     optimizer = optimizer or getattr(model, "optimizer", None)
-    local = {id(variable) for variable in local_variables}
-    variables = [variable for variable in model.weights if id(variable) not in local]
+    local = {_key(variable) for variable in local_variables}
+    variables = [variable for variable in model.weights if _key(variable) not in local]
     if optimizer is not None:
         _keras.build(optimizer, model)
         variables += _keras.variables_of(optimizer)
