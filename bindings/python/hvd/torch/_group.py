@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from datetime import timedelta
 from typing import Any, Callable, Sequence
@@ -13,9 +14,12 @@ from .. import _default as plain
 from .._device import stream_of
 from ..errors import InvalidError, UnsupportedError
 from ..process_set import ProcessSet
+from ._callbacks import here
 from ._letters import Letters, deliver
 from ._values import Op, apart, flat, hosted, one, put, room_of, rows_of
 from ._work import HvdWork, Several, let_go
+
+_PATHS = 1024  # operations whose callbacks may be under way at once
 
 
 class HvdProcessGroup(dist.ProcessGroup):
@@ -29,6 +33,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         self._timeout = timeout.total_seconds()
         self._owns = owns  # the context was made for this group, and ends with it
         self._ranks = members.ranks if members is not None else list(range(size))
+        self._works = itertools.count()
         self._letters = Letters(name, rank, self._ranks)
         weakref.finalize(self, let_go).atexit = False  # PyTorch 2.5 destroys a group without shutdown()
 
@@ -66,13 +71,21 @@ class HvdProcessGroup(dist.ProcessGroup):
                                                    timedelta) and given > timedelta(0) else self._timeout
 
     def _options(self, opts: Any = None) -> dict[str, Any]:
-        return {"process_set": self._members, "timeout": self._within(opts)}
+        """Of one operation: without a name, ranks' n-th ones meet; callbacks' have names."""
+        place = here()
+        return {
+            "process_set": self._members, "timeout": self._within(opts),
+            "name": None if place is None else f"torch {place.name_next()}"
+        }
 
-    @staticmethod
-    def _work(tensor: torch.Tensor, handle: Any, finish: Callable[[Any], Any],
-              source: Callable[[], int] = lambda: -1) -> HvdWork:
-        """Of an operation on tensors where this one is."""
-        return HvdWork(handle, finish, source, stream_of(tensor))
+    def _path(self) -> str:
+        """Of the operation that has been begun, alike on all ranks."""
+        place = here()
+        return f"{self._name} {next(self._works) % _PATHS}" if place is None else place.last()
+
+    def _work(self, tensor: torch.Tensor, handle: Any, finish: Callable[[Any], Any]) -> HvdWork:
+        """Of an operation of all ranks on tensors where this one is."""
+        return HvdWork(handle, finish, stream=stream_of(tensor), path=self._path())
 
     # ---- reductions ----
 
@@ -85,11 +98,10 @@ class HvdProcessGroup(dist.ProcessGroup):
             return self._sparse(tensor, opts)
         op, sent = self._op(opts, tensor), flat(tensor, True)
         if op.fold is not None:
-            handle = plain.allgather_async(sent, None, out=rows_of(sent,
-                                                                   sent.numel() * self.size()),
+            handle = plain.allgather_async(sent, out=rows_of(sent, sent.numel() * self.size()),
                                            **self._options(opts))
             return self._work(tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size())))
-        handle = plain.allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale,
+        handle = plain.allreduce_async_(sent, op=op.reduction, prescale_factor=op.prescale,
                                         **self._options(opts))
         return self._work(tensor, handle, lambda _: deliver(tensor, sent))
 
@@ -101,7 +113,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         op, sent = self._op(opts, tensors[0]), [flat(tensor, True) for tensor in tensors]
         if op.fold is not None:
             return self._all([self.allreduce([tensor], opts) for tensor in tensors], list(tensors))
-        handle = plain.grouped_allreduce_async_(sent, None, op.reduction, prescale_factor=op.prescale,
+        handle = plain.grouped_allreduce_async_(sent, op=op.reduction, prescale_factor=op.prescale,
                                                 **self._options(opts))
 
         def finish(_: Any) -> list[torch.Tensor]:
@@ -118,7 +130,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         mine = tensor.detach().coalesce()
         places, values = mine.indices(), mine.values()
         handle = plain.grouped_allgather_async(
-            [places.t().contiguous(), values.contiguous()], None, **self._options(opts))
+            [places.t().contiguous(), values.contiguous()], **self._options(opts))
 
         def finish(found: Any) -> list[torch.Tensor]:
             result = torch.sparse_coo_tensor(found[0].t(), found[1].to(values.dtype), mine.size()).coalesce()
@@ -132,11 +144,11 @@ class HvdProcessGroup(dist.ProcessGroup):
         tensor, here = one(tensors, "reduce"), self.rank() == opts.rootRank
         op, sent, root = self._op(opts, tensor), hosted(flat(tensor, True)), self._ranks[opts.rootRank]
         if op.fold is not None:
-            handle = plain.gather_async(sent, root, None, **self._options(opts))
+            handle = plain.gather_async(sent, root, **self._options(opts))
             return self._work(
                 tensor, handle, lambda rows: deliver(tensor, op.folded(rows, self.size()))
                 if here else [tensor])
-        handle = plain.reduce_async(sent, root, None, op.reduction, out=sent if here else None,
+        handle = plain.reduce_async(sent, root, op=op.reduction, out=sent if here else None,
                                     prescale_factor=op.prescale, **self._options(opts))
         return self._work(tensor, handle, lambda _: deliver(tensor, sent) if here else [tensor])
 
@@ -147,12 +159,11 @@ class HvdProcessGroup(dist.ProcessGroup):
         rows = [flat(share, True).numel()
                 for share in shares] if len(shares) > 1 else [sent.numel() // self.size()] * self.size()
         if op.fold is not None:
-            handle = plain.alltoall_async(sent, rows, None, out=rows_of(sent,
-                                                                        rows[self.rank()] * self.size()),
+            handle = plain.alltoall_async(sent, rows, out=rows_of(sent, rows[self.rank()] * self.size()),
                                           **self._options(opts))
             return self._work(output, handle, lambda found: deliver(output, op.folded(found[0], self.size())))
         room = flat(output, True)
-        handle = plain.reducescatter_async(apart(sent, room), None, op.reduction, splits=rows, out=room,
+        handle = plain.reducescatter_async(apart(sent, room), op=op.reduction, splits=rows, out=room,
                                            prescale_factor=op.prescale, **self._options(opts))
         return self._work(output, handle, lambda _: deliver(output, room))
 
@@ -182,7 +193,7 @@ class HvdProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> HvdWork:
         tensor = one(tensors, "broadcast")
         sent = flat(tensor)
-        handle = plain.broadcast_async_(sent, self._ranks[opts.rootRank], None, **self._options(opts))
+        handle = plain.broadcast_async_(sent, self._ranks[opts.rootRank], **self._options(opts))
         return self._work(tensor, handle, lambda _: deliver(tensor, sent))
 
     def _spread(self, outputs: Sequence[torch.Tensor], rows: torch.Tensor) -> list[torch.Tensor]:
@@ -204,7 +215,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         rooms, sent = self._one_for_each(one(outputs, "all_gather"),
                                          "all_gather: outputs"), flat(one(inputs, "all_gather"))
         whole = rows_of(sent, sum(flat(room).numel() for room in rooms) if sent.is_cuda else 0)
-        handle = plain.allgather_async(sent, None, out=whole, **self._options(opts))
+        handle = plain.allgather_async(sent, out=whole, **self._options(opts))
         return self._work(sent, handle, lambda rows: self._spread(rooms, rows))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> HvdWork:
@@ -213,7 +224,7 @@ class HvdProcessGroup(dist.ProcessGroup):
                 f"all_gather_into_tensor: output has {output.numel()} elements of {output.dtype}: expected "
                 f"{self.size()} times the input's {input.numel()} of {input.dtype}")
         room = flat(output)
-        handle = plain.allgather_async(apart(flat(input), room), None, out=room, **self._options(opts))
+        handle = plain.allgather_async(apart(flat(input), room), out=room, **self._options(opts))
         return self._work(output, handle, lambda _: deliver(output, room))
 
     def allgather_into_tensor_coalesced(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor],
@@ -234,13 +245,12 @@ class HvdProcessGroup(dist.ProcessGroup):
         here = self.rank() == opts.rootRank
         rooms = self._one_for_each(one(outputs, "gather"), "gather: outputs") if here else []
         sent = flat(one(inputs, "gather"))
-        handle = plain.gather_async(hosted(sent), self._ranks[opts.rootRank], None, **self._options(opts))
+        handle = plain.gather_async(hosted(sent), self._ranks[opts.rootRank], **self._options(opts))
         return self._work(sent, handle, lambda rows: self._spread(rooms, rows) if here else [])
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> HvdWork:
         here = self.rank() == opts.rootRank
-        handle = plain.gather_async(hosted(flat(input)), self._ranks[opts.rootRank], None,
-                                    **self._options(opts))
+        handle = plain.gather_async(hosted(flat(input)), self._ranks[opts.rootRank], **self._options(opts))
         return self._work(input, handle, lambda rows: self._spread([output], rows) if here else [])
 
     def scatter(self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]],
@@ -250,7 +260,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         if self.rank() == opts.rootRank:
             shares = [flat(share) for share in self._one_for_each(one(inputs, "scatter"), "scatter: inputs")]
             sent, splits = apart(hosted(torch.cat(shares)), room), [share.numel() for share in shares]
-        handle = plain.scatter_async(sent, self._ranks[opts.rootRank], None, splits=splits, out=room,
+        handle = plain.scatter_async(sent, self._ranks[opts.rootRank], splits=splits, out=room,
                                      **self._options(opts))
         return self._work(output, handle, lambda _: deliver(output, room))
 
@@ -262,7 +272,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         sent = [flat(tensor) for tensor in self._one_for_each(inputs, "all_to_all: inputs")]
         rows = torch.cat(sent)
         whole = rows_of(rows, sum(flat(output).numel() for output in outputs) if rows.is_cuda else 0)
-        handle = plain.alltoall_async(rows, [tensor.numel() for tensor in sent], None, out=whole,
+        handle = plain.alltoall_async(rows, [tensor.numel() for tensor in sent], out=whole,
                                       **self._options(opts))
         return self._work(rows, handle, lambda found: self._spread(outputs, found[0]))
 
@@ -272,7 +282,7 @@ class HvdProcessGroup(dist.ProcessGroup):
         rows = self._splits(list(input_splits), input, "input")
         expected = self._splits(list(output_splits), output, "output")
         width = sent.numel() // input.shape[0] if input.dim() and input.shape[0] else 1
-        handle = plain.alltoall_async(apart(sent, room), [row * width for row in rows], None, out=room,
+        handle = plain.alltoall_async(apart(sent, room), [row * width for row in rows], out=room,
                                       **self._options(opts))
 
         def finish(found: Any) -> list[torch.Tensor]:
@@ -299,14 +309,15 @@ class HvdProcessGroup(dist.ProcessGroup):
     # ---- the rest ----
 
     def barrier(self, opts: Any = None) -> HvdWork:
-        return HvdWork(plain.barrier_async(None, **self._options(opts)), lambda _: [])
+        return HvdWork(plain.barrier_async(**self._options(opts)), lambda _: [], path=self._path())
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         self._letters.monitored_barrier(self._timeout if timeout is None else timeout.total_seconds(),
                                         wait_all_ranks)
 
     def _all(self, works: Sequence[HvdWork], result: list[Any]) -> HvdWork:
-        return HvdWork(Several(works), lambda _: result, stream=works[0]._stream if works else None)
+        return HvdWork(Several(works), lambda _: result, stream=works[0]._stream if works else None,
+                       path=self._path())
 
     def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
         tensor = one(tensors, "send")
@@ -316,12 +327,12 @@ class HvdProcessGroup(dist.ProcessGroup):
     def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int = 0) -> HvdWork:
         tensor = one(tensors, "recv")
         handle = self._letters.receive(room_of(tensor), rank, tag, self._timeout)
-        return self._work(tensor, handle, lambda values: deliver(tensor, values), lambda: rank)
+        return HvdWork(handle, lambda values: deliver(tensor, values), lambda: rank, stream_of(tensor))
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> HvdWork:
         tensor = one(tensors, "recv")
         asked = self._letters.from_anybody(room_of(tensor), tag, self._timeout)
-        return self._work(tensor, asked, lambda values: deliver(tensor, values), lambda: asked.source)
+        return HvdWork(asked, lambda values: deliver(tensor, values), lambda: asked.source, stream_of(tensor))
 
     def shutdown(self) -> None:
         if self._members is not None and plain.is_initialized():

@@ -3,6 +3,7 @@ among processes that no driver of a job has started."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -106,6 +107,7 @@ class ReconfigurableProcessGroup(HvdProcessGroup):
         store.wait([f"in/{other}" for other in range(size)], timeout)
         self._place, self._ranks = (rank, size), list(range(size))
         self._letters = Letters(f"{self._name} {opts.uuid}", rank, self._ranks)
+        self._works = itertools.count()  # newcomers have none
         self._broken, self._owns, self._context = False, True, plain.context()
         self._context.register_listener(
             self._hear, EventKind.PEER_LOST | EventKind.DRIVER_LOST | EventKind.JOB_ENDED)
