@@ -350,7 +350,6 @@ class TestSampler:
             assert len(first) == len(sampler) == 25
             for batch in range(3):
                 sampler.record_batch(batch, 4)
-            sampler.record_batch(2, 4)  # again: counts once
             assert sampler.info().processed == 24
             saved = sampler.state_dict()
             assert list(sampler) == first[12:]
@@ -389,6 +388,53 @@ class TestSampler:
         assert sampler.info().processed == 5
         with pytest.raises(hvd.InvalidError, match="multiple"):
             sampler.record_batch(2, 3)
+
+    def test_batches_of_horovods_scripts(self, job):
+        """Each call counts, as in Horovod, however a script numbers its batches, and if the last is short."""
+
+        def rank(context):
+            sampler = elastic.ElasticSampler(40, seed=1, context=context)
+            mine = list(sampler)
+            for index, size, processed in ((0, 8, 16), (1, 8, 32), (2, 4, 40)):
+                sampler.record_batch(index, size)
+                assert sampler.processed_num == processed
+            sampler.set_epoch(1)
+            mine = list(sampler)
+            sampler.record_batch(0, 8)
+            sampler.reset()
+            assert list(sampler) == mine[8:]
+            sampler.record_batch(1 + 0, 4)  # an index that goes on after the reset
+            assert list(sampler) == mine[12:]
+            sampler.record_batch(0, 4)
+            sampler.record_batch(0, 1)
+            assert list(sampler) == mine[17:]
+            sampler.record_batch(0, 8)  # what the script asked for, of which there are 3
+            assert sampler.processed_num == 40
+            rounds = elastic.ElasticSampler(40, batch_size=8, context=context)
+            for size in (8, 8, 4):
+                rounds.record_batch(0, size)
+            assert rounds.processed_num == 40
+            uneven = elastic.ElasticSampler(7, padding="none", context=context)
+            for _ in range(2):
+                uneven.record_batch(0, 2)
+            assert uneven.processed_num == 7
+
+        job(2, rank)
+
+    def test_horovods_checkpoint_for_another_size(self, job):
+        """Saved by 2 ranks after a batch of 8, and after the 3rd of 40 samples."""
+
+        def rank(context):
+            sampler = elastic.ElasticSampler(40, seed=1, batch_size=8, context=context)
+            for processed, left in ((16, 24), (48, 0), (0, 40)):
+                sampler.load_state_dict({"epoch": 2, "processed_num": processed})
+                assert (sampler.epoch, sampler.info().remaining) == (2, left)
+            whole = elastic.ElasticSampler(40, seed=1, padding="none", context=context)
+            whole.load_state_dict({"epoch": 2, "processed_num": 16})
+            return list(whole)
+
+        left = job(3, rank)
+        assert len(set(sum(left, []))) == sum(map(len, left)) == 24
 
     def test_wrong(self, alone):
         for wrong in ({"dataset": 0}, {"dataset": -1}, {"dataset": 5, "batch_size": 0},

@@ -259,6 +259,7 @@ def test_wrong_use(worker):
 def test_with_a_data_loader(worker):
     data = torch.utils.data.TensorDataset(torch.arange(20))
     sampler = hvd.elastic.ElasticSampler(data, seed=3)
+    assert isinstance(sampler, torch.utils.data.Sampler)
     loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler)
     seen = []
     for index, (batch,) in enumerate(loader):

@@ -4,6 +4,7 @@ goes."""
 from __future__ import annotations
 
 import ctypes
+import struct
 from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any, Iterator, Sized
@@ -17,6 +18,7 @@ from ..errors import ClosedError, InvalidError
 from ..facts import plain_of
 
 _lib = _abi.lib
+_EPOCH = 32  # in what hvd_sampler_save gives: where epoch and processed are
 PADDINGS = {"none": c.PADDING_NONE, "repeat": c.PADDING_REPEAT, "drop": c.PADDING_DROP}
 
 
@@ -59,7 +61,6 @@ class ElasticSampler:
         self.seed = seed
         self.batch_size = batch_size
         self._padding = padding
-        self._recorded = 0  # rounds, since the iteration began
         self._context = context or default_context()
         samples = dataset if isinstance(dataset, int) else len(dataset)
         for what, value in (("samples", samples), ("batch_size", batch_size), ("seed", seed)):
@@ -96,10 +97,6 @@ class ElasticSampler:
     # ---- as in Horovod ----
 
     def __iter__(self) -> Iterator[int]:
-        self._recorded = 0
-        return self._indices()
-
-    def _indices(self) -> Iterator[int]:
         batch = self.next()
         while batch.total:
             yield from batch.indices
@@ -114,29 +111,26 @@ class ElasticSampler:
         return shares + (rank < rest if self._padding == "none" else 0)
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """The batch_idx-th batch of this iteration, of batch_size samples a rank, was processed."""
+        """Another batch, of batch_size samples on each rank, was processed. Each call counts, whatever its
+        index: in Horovod's scripts it may begin anew or go on after a reset. An epoch's last batch may have
+        fewer samples."""
+        if batch_size >= len(self):
+            for batch in self.batches():
+                self.record(batch)
+            return
         if batch_size % self.batch_size:
             raise InvalidError(
                 f"record_batch: batches of {batch_size} samples are no multiple of the sampler's "
-                f"batch_size {self.batch_size}")
-        until = (batch_idx + 1) * batch_size // self.batch_size
-        while self._recorded < until:
-            batch = self.next()
-            if not batch.total:
-                return
-            self.record(batch)
-            self._recorded += 1
+                f"batch_size {self.batch_size}, and {len(self)} are left")
+        for _ in range(batch_size // self.batch_size):
+            self.record(self.next())
 
     def set_epoch(self, epoch: int) -> None:
         """Begins another epoch; the one that it is in changes nothing."""
-        before = self.info().epoch
         _abi.check(_lib.hvd_sampler_set_epoch, self._handle.pointer, epoch)
-        if before != epoch:
-            self._recorded = 0
 
     def reset(self) -> None:
         """Nothing to do: rank and size are asked for at each call. An iteration must begin anew."""
-        self._recorded = 0
 
     @property
     def epoch(self) -> int:
@@ -148,23 +142,12 @@ class ElasticSampler:
                 f"state of a sampler with {', '.join(map(str, state)) or 'nothing'}: expected 'saved', or Horovod's 'epoch' "
                 "and 'processed_num'")
         epoch, processed = (_abi.integer(state[key], 64, key) for key in ("epoch", "processed_num"))
-        if not 0 <= processed <= self.info().samples or epoch < 0:
-            raise InvalidError(
-                f"state of a sampler: epoch {epoch}, processed_num {processed} of {self.info().samples} samples"
-            )
-        if self.info().epoch == epoch and self.info().processed:
-            self.set_epoch(epoch + 1)  # which begins anew
-        self.set_epoch(epoch)
-        done = 0
-        while done < processed:
-            batch = self.next()
-            done += batch.total
-            if not batch.total or done > processed:
-                raise InvalidError(
-                    f"state of a sampler: processed_num {processed} is no number of whole rounds of "
-                    f"{self.batch_size} samples on {self._context.size()} ranks")
-            self.record(batch)
-        self._recorded = 0
+        if processed < 0 or epoch < 0:
+            raise InvalidError(f"state of a sampler: epoch {epoch}, processed_num {processed}")
+        saved = bytearray(self._save())
+        # Horovod counts an epoch's last batch in full: more than there are.
+        struct.pack_into("<QQ", saved, _EPOCH, epoch, min(processed, self.info().samples))
+        self._load(bytes(saved))
 
     @property
     def processed_num(self) -> int:
@@ -193,23 +176,28 @@ class ElasticSampler:
         _abi.check(_lib.hvd_sampler_get_info, self._handle.pointer, byref(raw))
         return plain_of(SamplerInfo, raw)
 
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint of the program's own; the same on every rank."""
+    def _save(self) -> bytes:
         room = ctypes.create_string_buffer(_abi.SAMPLER_SAVED_BYTES)
         _abi.check(_lib.hvd_sampler_save, self._handle.pointer, room, len(room))
+        return room.raw
+
+    def _load(self, saved: bytes) -> None:
+        _abi.check(_lib.hvd_sampler_load, self._handle.pointer,
+                   ctypes.create_string_buffer(saved, len(saved)), len(saved))
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint of the program's own; the same on every rank."""
+        saved = self._save()
         try:
             info = self.info()
         except ClosedError:  # after shutdown: what Horovod's checkpoints have is for others to read
-            return {"saved": room.raw}
-        return {"saved": room.raw, "epoch": info.epoch, "processed_num": info.processed}
+            return {"saved": saved}
+        return {"saved": saved, "epoch": info.epoch, "processed_num": info.processed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """One of state_dict(), or of Horovod's: an epoch and a number, of samples in this sampler's own
         order."""
-        if "saved" not in state:
+        if "saved" in state:
+            self._load(state["saved"])
+        else:
             self._load_horovods(state)
-            return
-        saved = state["saved"]
-        _abi.check(_lib.hvd_sampler_load, self._handle.pointer,
-                   ctypes.create_string_buffer(saved, len(saved)), len(saved))
-        self._recorded = 0

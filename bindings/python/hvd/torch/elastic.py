@@ -12,7 +12,8 @@ import torch
 from ..codec import CodecLike
 from ..context import Context
 from ..errors import InvalidError
-from ..elastic import ArrayState, ElasticSampler, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
+from ..elastic import ArrayState, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
+from ..elastic import ElasticSampler as _ElasticSampler
 from .optimizer import _Distributed
 
 __all__ = [
@@ -23,6 +24,10 @@ __all__ = [
 if TYPE_CHECKING:
     from .groups import Group
     from .sharded import Sharded
+
+
+class ElasticSampler(_ElasticSampler, torch.utils.data.Sampler):
+    __doc__ = _ElasticSampler.__doc__
 
 
 class TorchState(ObjectState):
@@ -242,7 +247,7 @@ def _kind(value: Any) -> str:
         return "module"
     if isinstance(value, torch.optim.Optimizer):
         return "optimizer"
-    if isinstance(value, ElasticSampler):
+    if isinstance(value, _ElasticSampler):
         return "sampler"
     if _is_sharded(value):
         return "sharded"

@@ -1,3 +1,3 @@
 """ElasticSampler."""
 
-from hvd.elastic import ElasticSampler  # noqa: F401
+from hvd.torch.elastic import ElasticSampler  # noqa: F401
