@@ -12,6 +12,35 @@ const KvStore::Value kNothing = std::make_shared<const std::vector<uint8_t>>();
 
 }  // namespace
 
+void MemberMemory::begin(size_t members) {
+  part_ = members == 0 ? 0 : most_ / 2 / members;
+  used_ = common_ = 0;
+  by_member_.clear();
+}
+
+bool MemberMemory::take(uint64_t member, size_t bytes) {
+  if (bytes > most_ - used_) return false;
+  size_t& held = by_member_[member];
+  const size_t common = common_ - beyond(held) + beyond(held + bytes);
+  if (common > most_ - most_ / 2) return false;
+  common_ = common;
+  held += bytes;
+  used_ += bytes;
+  return true;
+}
+
+void MemberMemory::give_back(uint64_t member, size_t bytes) {
+  size_t& held = by_member_[member];
+  common_ = common_ - beyond(held) + beyond(held - bytes);
+  held -= bytes;
+  used_ -= bytes;
+}
+
+size_t MemberMemory::used_by(uint64_t member) const {
+  const auto found = by_member_.find(member);
+  return found == by_member_.end() ? 0 : found->second;
+}
+
 std::optional<KvStore::Answer> KvStore::answer_waiting(const std::string& key, hvd_status status,
                                                        Value value) {
   const auto found = waiting_.find(key);
@@ -21,13 +50,13 @@ std::optional<KvStore::Answer> KvStore::answer_waiting(const std::string& key, h
     const auto asked = asked_.find(worker);
     asked->second.erase(key);
     if (asked->second.empty()) asked_.erase(asked);
+    waiting_memory_.give_back(worker, place(key));
   }
-  waiting_bytes_ -= answer.workers.size() * place(key);
   waiting_.erase(found);
   return answer;
 }
 
-std::vector<KvStore::Answer> KvStore::begin(uint64_t generation) {
+std::vector<KvStore::Answer> KvStore::begin(uint64_t generation, size_t members) {
   if (generation == generation_) return {};
   std::vector<Answer> answers;
   for (const auto& [key, workers] : waiting_)
@@ -35,12 +64,13 @@ std::vector<KvStore::Answer> KvStore::begin(uint64_t generation) {
   waiting_.clear();
   asked_.clear();
   values_.clear();
-  bytes_ = waiting_bytes_ = 0;
+  memory_.begin(members);
+  waiting_memory_.begin(members);
   generation_ = generation;
   return answers;
 }
 
-Status KvStore::set(uint64_t generation, const std::string& key, std::vector<uint8_t> value,
+Status KvStore::set(uint64_t worker, uint64_t generation, const std::string& key, std::vector<uint8_t> value,
                     std::optional<Answer>* ret_answer) {
   if (generation == 0 || generation != generation_) {
     return Status(HVD_PEER_LOST, fmt::format("key '{}' is of generation {}, but the current one is {}", key,
@@ -51,13 +81,12 @@ Status KvStore::set(uint64_t generation, const std::string& key, std::vector<uin
     return Status(HVD_INVALID, fmt::format("key '{}' has another value already ({} bytes, now {})", key,
                                            found->second->size(), value.size()));
   }
-  const size_t size = place(key) + value.size();
-  if (size > max_bytes_ - bytes_) {
+  if (!memory_.take(worker, place(key) + value.size())) {
     *ret_answer = answer_waiting(key, HVD_UNAVAILABLE, kNothing);
-    return Status(HVD_UNAVAILABLE, fmt::format("the store is full: key '{}' with {} bytes, {} of {} in use",
-                                               key, value.size(), bytes_, max_bytes_));
+    return Status(HVD_UNAVAILABLE,
+                  fmt::format("the store is full: key '{}' with {} bytes, {} of {} in use, {} by this worker",
+                              key, value.size(), memory_.used(), memory_.most(), memory_.used_by(worker)));
   }
-  bytes_ += size;
   const Value& kept =
       values_.emplace(key, std::make_shared<const std::vector<uint8_t>>(std::move(value))).first->second;
   *ret_answer = answer_waiting(key, HVD_OK, kept);
@@ -71,11 +100,10 @@ std::optional<KvStore::Answer> KvStore::get(uint64_t worker, uint64_t generation
   const auto asked = asked_.find(worker);
   if (asked != asked_.end() && asked->second.contains(key)) return std::nullopt;  // waits already
   if ((asked != asked_.end() && asked->second.size() >= max_waiting_) ||
-      place(key) > max_bytes_ - waiting_bytes_)
+      !waiting_memory_.take(worker, place(key)))
     return Answer{{worker}, key, HVD_UNAVAILABLE, kNothing};
   waiting_[key].insert(worker);
   asked_[worker].insert(key);
-  waiting_bytes_ += place(key);
   return std::nullopt;
 }
 
@@ -86,7 +114,7 @@ void KvStore::forget(uint64_t worker) {
     const auto found = waiting_.find(key);
     found->second.erase(worker);
     if (found->second.empty()) waiting_.erase(found);
-    waiting_bytes_ -= place(key);
+    waiting_memory_.give_back(worker, place(key));
   }
   asked_.erase(asked);
 }

@@ -338,7 +338,7 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       }
       if (!in_generation(connection, message)) return;
       std::optional<KvStore::Answer> waited;
-      const Status status = kv_.set(message.generation, set.key, std::move(set.value), &waited);
+      const Status status = kv_.set(worker, message.generation, set.key, std::move(set.value), &waited);
       if (!status.ok()) {
         note(*connection, HVD_LOG_WARNING, fmt::format("worker {}: {}", worker, printable(status.message)));
         count_refused(connection);

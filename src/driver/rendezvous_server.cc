@@ -123,8 +123,8 @@ void RendezvousServer::answer(const KvStore::Answer& answer) {
   }
 }
 
-void RendezvousServer::begin_values(uint64_t generation) {
-  for (const KvStore::Answer& lost : kv_.begin(generation)) answer(lost);
+void RendezvousServer::begin_values(uint64_t generation, size_t members) {
+  for (const KvStore::Answer& lost : kv_.begin(generation, members)) answer(lost);
 }
 
 void RendezvousServer::closed(const ConnectionPtr& connection, const Status& why) {
@@ -249,7 +249,7 @@ std::string RendezvousServer::verdict_on(Connection& connection, Time at) {
 /// Each form of an assignment is encoded when the first one needs it: for who knows the generation before,
 /// for who knows none, and for workers of libraries that have no rosters.
 void RendezvousServer::assign(const membership::Assign& assign) {
-  begin_values(assign.generation);
+  begin_values(assign.generation, assign.members().size());
   const auto encoded = [&](wire::AssignmentT assignment) {
     assignment.epoch = assign.epoch;
     assignment.root = assign.root;
@@ -301,7 +301,7 @@ void RendezvousServer::abort(const membership::Abort& abort) {
     send(*found->second, abort.generation, wire::AbortT(body));
   }
   // After the aborts, which nobody should wait for (contract 3).
-  if (kv_.generation() == abort.generation) begin_values(0);
+  if (kv_.generation() == abort.generation) begin_values(0, 0);
 }
 
 void RendezvousServer::notify(const membership::Notify& notify) {
@@ -398,8 +398,8 @@ void RendezvousServer::dismiss(uint64_t worker, wire::Refusal code, const std::s
   connection->channel->close(kLinger);
 }
 
-void RendezvousServer::run_on(uint64_t generation) {
-  if (kv_.generation() != generation) begin_values(generation);
+void RendezvousServer::run_on(uint64_t generation, size_t members) {
+  if (kv_.generation() != generation) begin_values(generation, members);
 }
 
 void RendezvousServer::retire() {
@@ -426,7 +426,7 @@ void RendezvousServer::end(bool success, const std::string& sentence) {
     ended.reason = sentence;
     send(*connection, connection->generation, std::move(ended));
   }
-  begin_values(0);
+  begin_values(0, 0);
 }
 
 }  // namespace hvd::driver

@@ -123,8 +123,8 @@ class RendezvousServer {
   void want_feed(const membership::WantFeed& want);
   /// Tells a connected worker who feeds it.
   void start_feed(const membership::StartFeed& start);
-  /// The generation that runs, of a job that was taken over.
-  void run_on(uint64_t generation);
+  /// The generation that runs, of a job that was taken over, and how many members it has.
+  void run_on(uint64_t generation, size_t members);
   /// Closes everything without a word: the workers have another driver.
   void retire();
   int descriptor() const { return listener_->descriptor(); }
@@ -189,7 +189,7 @@ class RendezvousServer {
   void note(Connection& connection, hvd_log_level level, const std::string& text);
   void count_refused(const ConnectionPtr& connection);
   void answer(const KvStore::Answer& answer);
-  void begin_values(uint64_t generation);  // 0: of none
+  void begin_values(uint64_t generation, size_t members);  // 0: of none
   void heard(Connection& connection, Time at);
   void watch();
   void look_for_silence();

@@ -85,7 +85,7 @@ void Supervisor::inherit(const std::vector<launch::InheritedWorker>& kept) {
       launcher_->set_rank(id, worker.rank = rank->second);
     if (is_new) worker.foreign = true, worker.process = false;
   }
-  server_->run_on(membership_->generation());
+  server_->run_on(membership_->generation(), static_cast<size_t>(membership_->size()));
   logger_->warning("this driver takes job {} over, term {}: generation {}, {} known", config_.settings.job,
                    config_.term, membership_->generation(), config_.known->workers.size());
   if (config_.known->finish) {
@@ -129,7 +129,7 @@ void Supervisor::worker_back(uint64_t id, const membership::BackEvent& event) {
   }
   worker.rank = membership_->rank_of(id);
   if (worker.rank >= 0) launcher_->set_rank(id, worker.rank);
-  server_->run_on(membership_->generation());
+  server_->run_on(membership_->generation(), static_cast<size_t>(membership_->size()));
 }
 
 /// An agent has brought it along.
