@@ -82,7 +82,7 @@ Answer Membership::Impl::drain(const std::string& host, Duration timeout, const 
   if (!again) {
     ++epoch;
     unheard = true;
-    removed.push_back(host);
+    removed.add(host, true);
   }
   const std::string in_time = fmt::format("within {} s", seconds_text(timeout));
   return {true, fmt::format("host {} is drained: {}", host,
@@ -104,7 +104,7 @@ Answer Membership::Impl::undrain(const std::string& host) {
   }
   ++epoch;
   unheard = true;
-  added.push_back(host);
+  added.add(host, true);
   return {true, fmt::format("host {} may be used again{}", host,
                             staying == 0 ? "" : fmt::format(": {} of it stay", count(staying, "worker")))};
 }

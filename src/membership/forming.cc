@@ -276,8 +276,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
   if (found_unfit) ++excused;
   if (initial) {
     unheard = false;
-    added.clear();
-    removed.clear();
+    added = removed = {};
   }
 
   const Worker* root = best_holder(next);  // contract 5
@@ -370,7 +369,7 @@ void Membership::Impl::announce() {
   const bool interrupt = interrupt_due();
   if (!unheard && interrupt == announced) return;
   if (!unheard) ++epoch;
-  out.push_back(Notify{epoch, interrupt, std::exchange(added, {}), std::exchange(removed, {}), inside()});
+  out.push_back(Notify{epoch, interrupt, added.take(), removed.take(), inside()});
   unheard = false;
   remember(Announced{epoch, interrupt, hosts.known(now)});
   announced = interrupt;

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,19 @@ struct Plan {
   std::vector<Worker*> surplus;    // started workers beyond those, too
 
   size_t placed() const { return kept.size() + newcomers.size(); }
+};
+
+/// Hosts that members are told of in one message, each once. A discovery may name far more than a message
+/// holds: of those without workers only the first are named.
+class HostNames {
+ public:
+  void add(const std::string& name, bool has_workers);
+  std::vector<std::string> take() { return std::exchange(*this, {}).names_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::unordered_set<std::string> known_;
+  size_t bytes_ = 0;
 };
 
 /// Whose it may be that a worker is lost.
@@ -216,7 +230,7 @@ struct Membership::Impl {
   std::string stall;                           // the newest report of an operation that waits for somebody
 
   // Changes of hosts that listeners have not heard of.
-  std::vector<std::string> added, removed;
+  HostNames added, removed;
   bool unheard = false;
 
   // Of a job that was taken over.

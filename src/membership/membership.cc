@@ -27,6 +27,16 @@ const char* words(LossKind kind) {
 
 std::string count(int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
+void HostNames::add(const std::string& name, bool has_workers) {
+  constexpr size_t kEntry = 16;                   // of a message, besides the name
+  constexpr size_t kMost = size_t{4} << 20;       // a quarter of what a channel takes
+  constexpr size_t kMostIdle = size_t{16} << 10;  // for each member's log
+  const size_t bytes = bytes_ + name.size() + kEntry;
+  if (bytes > (has_workers ? kMost : kMostIdle) || !known_.insert(name).second) return;
+  names_.push_back(name);
+  bytes_ = bytes;
+}
+
 Membership::Impl::Impl(MembershipConfig c, Time t)
     : config(std::move(c)), hosts(config), now(t), waiting_since(t), short_since(t) {
   config.min_np = std::max(config.min_np, 1);
@@ -40,8 +50,8 @@ void Membership::Impl::hosts_changed(const std::vector<HostSlots>& list) {
     return;  // these are the hosts that the job has, as far as anybody knows
   ++epoch;
   unheard = true;
-  std::move(change.added.begin(), change.added.end(), std::back_inserter(added));
-  std::move(change.removed.begin(), change.removed.end(), std::back_inserter(removed));
+  for (const std::string& host : change.added) added.add(host, workers.lives_on(host));
+  for (const std::string& host : change.removed) removed.add(host, workers.lives_on(host));
 }
 
 /// A member may be ahead of all others by any number of saves that no collective rides on, and by commits

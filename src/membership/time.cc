@@ -36,7 +36,7 @@ void Membership::Impl::end_cooldowns() {
   for (const std::string& host : hosts.end_cooldowns(now)) {
     ++epoch;
     unheard = true;
-    added.push_back(host);
+    added.add(host, workers.lives_on(host));
     log(HVD_LOG_INFO, fmt::format("host {} is off the blocklist", host));
   }
 }

@@ -1,5 +1,6 @@
 // Hosts that come, go and fail: contract 1, 2, 5; H1..H8, F3.
 #include "membership/host_manager.h"
+#include "membership/impl.h"
 #include "membership/script.h"
 
 namespace hvd::membership::test {
@@ -106,6 +107,52 @@ TEST(Hosts, SlotsThatGetNoWorkerAreNotCounted) {
   config.blocklist_after = 1;
   hosts.blame("b", 0, now);
   EXPECT_EQ(hosts.lasting_slots(places), 1) << "blocked for good";
+}
+
+size_t bytes_of(const Names& names) {
+  size_t bytes = 0;
+  for (const std::string& name : names) bytes += name.size();
+  return bytes;
+}
+
+// 65,536 names of 253 bytes would be more than a channel takes: it would break, to every member.
+TEST(Hosts, MembersAreToldOfNoMoreThanAMessageHolds) {
+  Script s(sizes(2, 1, 2));
+  s.hosts({{"a", 1}, {"b", 1}}).ready(1).ready(2).all_synced({1, 2});
+  std::vector<HostSlots> many{{"a", 1}};
+  for (int i = 0; i < 65535; ++i) {
+    std::string name = "x" + std::to_string(i);
+    many.push_back({name + std::string(253 - name.size(), '-'), 1});
+  }
+  many.push_back({"b", 2});
+  const Notify grown = s.hosts(many).one<Notify>();
+  EXPECT_LE(bytes_of(grown.added), 16u << 10);
+  ASSERT_GT(grown.added.size(), 2u);
+  EXPECT_EQ(grown.added[0], "b");
+  EXPECT_EQ(grown.added[1], many[1].name);
+  const Notify gone = s.hosts({{"a", 1}}).one<Notify>();
+  EXPECT_LE(bytes_of(gone.removed), 16u << 10);
+  EXPECT_EQ(std::count(gone.removed.begin(), gone.removed.end(), "b"), 1);
+}
+
+TEST(Hosts, ThoseWithWorkersAreNamedWhateverOthersAre) {
+  HostNames names;
+  for (int i = 0; i < 65536; ++i) names.add("idle" + std::to_string(i), false);
+  for (const char* name : {"used", "used", "also"}) names.add(name, true);
+  const Names told = names.take();
+  ASSERT_LT(told.size(), 1000u);
+  EXPECT_EQ((Names{told.end() - 2, told.end()}), (Names{"used", "also"}));
+  EXPECT_TRUE(names.take().empty());
+  for (int i = 0; i < 65536; ++i) names.add(std::string(240, 'x') + std::to_string(i), true);
+  EXPECT_LE(bytes_of(names.take()), 4u << 20);
+}
+
+TEST(Hosts, ChangesThatNobodyHearsOfDoNotAddUp) {
+  Script s = running(sizes(2, 1, 2));
+  s.lost(2);  // no generation runs until worker 1 is ready
+  for (int i = 0; i < 1000; ++i) s.hosts({{"a", 2}, {"b", 1}}).hosts({{"a", 2}, {"c", 1}});
+  s.ready(1, 1, true);
+  EXPECT_EQ(s.one<Notify>().added, (Names{"b", "c"})) << "each once";
 }
 
 TEST(Hosts, RollingReplacement) {  // H4
