@@ -88,6 +88,24 @@ def _of_time(thing: Any) -> str:
     return thing.isoformat()
 
 
+# What a defaultdict may make: nothing that is named in received bytes is called but these.
+_FACTORIES = {kind.__name__: kind for kind in (bool, bytes, complex, dict, float, frozenset, int, list, set,
+                                               str, tuple, collections.Counter, collections.OrderedDict,
+                                               collections.deque)}
+
+
+def _of_defaultdict(thing: collections.defaultdict) -> list:
+    factory = thing.default_factory
+    if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
+        raise InvalidError(f"a defaultdict of {factory!r}: the json codec takes those of "
+                           f"{', '.join(_FACTORIES)} and None")
+    return [factory and factory.__name__, _pairs(thing)]
+
+
+def _pairs(thing: dict) -> list:
+    return [list(pair) for pair in thing.items()]
+
+
 # Types that are kept as their parts: (to parts, from parts). The parts are encoded in their turn.
 _TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     tuple: (list, tuple),
@@ -97,7 +115,10 @@ _TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     range: (lambda thing: [thing.start, thing.stop, thing.step], lambda parts: range(*parts)),
     slice: (lambda thing: [thing.start, thing.stop, thing.step], lambda parts: slice(*parts)),
     collections.deque: (lambda thing: [list(thing), thing.maxlen], lambda parts: collections.deque(*parts)),
-    collections.OrderedDict: (lambda thing: [list(pair) for pair in thing.items()], collections.OrderedDict),
+    collections.OrderedDict: (_pairs, collections.OrderedDict),
+    collections.Counter: (_pairs, lambda parts: collections.Counter(dict(parts))),
+    collections.defaultdict: (_of_defaultdict, lambda parts: collections.defaultdict(
+        parts[0] if parts[0] is None else _FACTORIES[parts[0]], parts[1])),
     argparse.Namespace: (vars, lambda parts: argparse.Namespace(**parts)),
     types.SimpleNamespace: (vars, lambda parts: types.SimpleNamespace(**parts)),
     datetime.datetime: (_of_time, datetime.datetime.fromisoformat),
@@ -157,7 +178,7 @@ class JsonCodec:
             return {_TAG: kind.__name__, "items": self._encode(_TYPES[kind][0](thing), blobs, where)}
         torch = sys.modules.get("torch")
         if torch is not None and hasattr(torch, "Tensor"):  # it may be half imported
-            if isinstance(thing, torch.Tensor):
+            if kind in (torch.Tensor, torch.nn.Parameter):
                 return self._tensor(torch, thing, blobs, where)
             if kind is torch.Size:
                 return {_TAG: "torch.Size", "items": list(thing)}
@@ -166,18 +187,18 @@ class JsonCodec:
         if isinstance(thing, tuple) and hasattr(kind, "_fields"):
             return {_TAG: "namedtuple", "module": kind.__module__, "name": kind.__qualname__,
                     "fields": list(kind._fields), "items": self._encode(list(thing), blobs, where)}
-        if isinstance(thing, list):
+        if kind is list:
             return [self._encode(item, blobs, f"{where}[{i}]") for i, item in enumerate(thing)]
-        if isinstance(thing, dict):
+        if kind is dict:
             if all(type(key) is str for key in thing) and _TAG not in thing:
                 return {key: self._encode(item, blobs, f"{where}[{key!r}]") for key, item in thing.items()}
             return {_TAG: "dict", "items": [[self._encode(key, blobs, f"{where} key"),
                                              self._encode(item, blobs, f"{where}[{key!r}]")]
                                             for key, item in thing.items()]}
         numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(
-                thing, (numpy.ndarray, numpy.generic)) and thing.dtype.kind in "biufcmMUS":
-            scalar = isinstance(thing, numpy.generic)
+        if numpy is not None and (kind is numpy.ndarray or isinstance(
+                thing, numpy.generic)) and thing.dtype.kind in "biufcmMUS":
+            scalar = kind is not numpy.ndarray
             # An array of one, so that what tobytes() gives has the dtype that is named, all its bytes and its
             # zeros.
             raw = numpy.asarray(thing)
@@ -186,8 +207,8 @@ class JsonCodec:
         if numpy is not None and isinstance(thing,
                                             numpy.dtype) and thing.names is None and thing.subdtype is None:
             return {_TAG: "numpy.dtype", "name": thing.str}
-        if isinstance(thing, (bytes, bytearray)):
-            return blobs.add("bytearray" if isinstance(thing, bytearray) else "bytes", bytes(thing))
+        if kind in (bytes, bytearray):
+            return blobs.add(kind.__name__, bytes(thing))
         raise InvalidError(
             f"{where}: the json codec takes no {kind.__module__}.{kind.__qualname__}; "
             "codec='pickle' does (hvd.set_codec('pickle') for a whole program), where every member of "
@@ -201,7 +222,8 @@ class JsonCodec:
             return self._tensor(sys.modules["torch"], thing, blobs, where)
         name, itemsize = about
         loan = _loan_of_tensor(thing, itemsize, where)
-        return {**blobs.add("torch", loan), "dtype": name, "shape": thing.shape, "device": "cpu"}
+        return {**blobs.add("torch", loan), "dtype": name, "shape": thing.shape, "device": "cpu",
+                **_grads(thing)}
 
     @staticmethod
     def _tensor(torch: Any, thing: Any, blobs: _Blobs, where: str) -> dict:
@@ -212,14 +234,10 @@ class JsonCodec:
         if not thing.dtype.is_complex:
             _learn(torch, thing.dtype, thing.element_size())
         flat = thing.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        size = flat.numel() * flat.element_size()
-        if type(flat) is torch.Tensor:
-            raw: Loan | bytes = _loan_of_tensor(flat, flat.element_size(), where)
-        else:
-            raw = loan_of(flat.reshape(-1).view(torch.uint8).numpy()) if size else b""
         return {
-            **blobs.add("torch", raw), "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
-            "device": str(thing.device)
+            **blobs.add("torch", _loan_of_tensor(flat, flat.element_size(), where)),
+            "dtype": str(thing.dtype).split(".")[1], "shape": list(thing.shape),
+            "device": str(thing.device), **_grads(thing)
         }
 
     def _decode(self, tree: Any, blob: memoryview) -> Any:
@@ -263,9 +281,13 @@ class JsonCodec:
             if not len(raw):
                 if 0 not in _extents(tree["shape"]):
                     raise ValueError(f"no bytes for a tensor of shape {tree['shape']}")
-                return torch.empty(tree["shape"], dtype=dtype, device=tree["device"])
-            tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(tree["shape"])
-            return tensor.to(tree["device"])
+                tensor = torch.empty(tree["shape"], dtype=dtype, device=tree["device"])
+            else:
+                tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(tree["shape"])
+            tensor = tensor.to(tree["device"])
+            if tree.get("parameter"):
+                return torch.nn.Parameter(tensor, bool(tree.get("grad")))
+            return tensor.requires_grad_() if tree.get("grad") else tensor
         raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -280,6 +302,12 @@ def _learn(torch: Any, dtype: Any, itemsize: int) -> None:
     _strided = torch.strided
     _dtypes[dtype] = str(dtype).removeprefix("torch."), itemsize
     _plain.update((torch.Tensor, torch.nn.Parameter))
+
+
+def _grads(tensor: Any) -> dict:
+    """What is there besides values. A result keeps no graph, and so asks for no gradient."""
+    about = {"grad": True} if tensor.requires_grad and tensor.is_leaf else {}
+    return about if type(tensor) is sys.modules["torch"].Tensor else {**about, "parameter": True}
 
 
 class _Blobs:

@@ -37,6 +37,9 @@ Point = collections.namedtuple("Point", "x y")
     slice(1, None),
     collections.deque([1, (2, )], 5),
     collections.OrderedDict([("b", 1), (2, {"a": ()})]),
+    collections.Counter({"a": 2, (1, ): -1}),
+    collections.defaultdict(list, {3: [1], "b": []}),
+    collections.defaultdict(None, {"a": collections.defaultdict(int)}),
     argparse.Namespace(lr=0.1, path=pathlib.Path("/x")),
     types.SimpleNamespace(a=[1]),
     pathlib.Path("a/b"),
@@ -71,6 +74,86 @@ def test_tensors():
     again = JSON.loads(JSON.dumps(given))
     for key, value in given.items():
         assert again[key].dtype == value.dtype and torch.equal(again[key], value.detach())
+
+
+def test_containers_keep_what_they_make():
+    again = JSON.loads(JSON.dumps(collections.defaultdict(list, a=[1])))
+    again["new"].append(2)
+    assert again == {"a": [1], "new": [2]}
+    assert JSON.loads(JSON.dumps(collections.Counter("aab"))).most_common(1) == [("a", 2)]
+    data = JSON.dumps(collections.defaultdict(list, a=[1]))
+    for other in (b'"eval"', b'"type"', b'["x"]'):  # nothing else is called, whatever the bytes say
+        with pytest.raises(hvd.InvalidError, match="damaged"):
+            JSON.loads(data.replace(b'"list"', other.ljust(6)))
+
+
+def test_a_defaultdict_in_a_state(alone):
+    state = hvd.elastic.ObjectState(history=collections.defaultdict(list))
+    state.commit()
+    state.restore()
+    state.history["new"].append(1)
+    assert state.history == {"new": [1]}
+
+
+class Words(list):
+    pass
+
+
+class Numbers(dict):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+class Count(int):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Raw(bytes):
+    pass
+
+
+@pytest.mark.parametrize("thing", [
+    Words([1]),
+    Numbers(a=1),
+    Ordered(a=1),
+    Count(1),
+    Text("a"),
+    Raw(b"a"),
+    np.ma.masked_array([1, 2], [True, False]),
+    np.array([(1, )], [("a", int)]).view(np.recarray)
+], ids=lambda thing: type(thing).__name__)
+def test_subclasses_are_refused_by_name(thing):
+    with pytest.raises(hvd.InvalidError, match=f"takes no .*{type(thing).__name__}"):
+        JSON.dumps({"deep": [thing]})
+    with pytest.raises(hvd.InvalidError, match="a defaultdict of <function"):
+        JSON.dumps(collections.defaultdict(lambda: thing))
+
+
+def test_what_a_tensor_is_besides_its_values():
+    torch = pytest.importorskip("torch")
+    given = {
+        "plain": torch.ones(2), "leaf": torch.ones(2, requires_grad=True),
+        "turned": torch.ones(2, 3).t().requires_grad_(), "empty": torch.ones(0, requires_grad=True),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "frozen": torch.nn.Parameter(torch.ones(2, dtype=torch.int32), requires_grad=False)
+    }
+    again = JSON.loads(JSON.dumps(given))
+    for key, value in given.items():
+        assert type(again[key]) is type(value) and again[key].is_leaf
+        assert again[key].requires_grad == value.requires_grad
+    assert not JSON.loads(JSON.dumps(given["leaf"] * 2)).requires_grad  # its graph is not kept
+    text = (b'{"__hvd__":"torch","at":0,"bytes":4,"dtype":"float32","shape":[1],"device":"cpu"}')
+    older = JSON.loads(b"hvdj\x01" + struct.pack("<Q", len(text)) + text + struct.pack("<f", 3))
+    assert older.item() == 3 and not older.requires_grad
+    with pytest.raises(hvd.InvalidError, match="takes no .*Elsewhere"):
+        JSON.dumps(torch.ones(1).as_subclass(type("Elsewhere", (torch.Tensor, ), {})))
 
 
 def test_types_of_pytorch():

@@ -45,8 +45,8 @@ def within(place: Place | None) -> Iterator[None]:
 
 
 class HvdFuture(torch.futures.Future):
-    """The future of an operation at `path` (None: between two ranks only), or of a callback. A thread that waits
-    for it ends the operation, if no other has."""
+    """The future of an operation at `path` (None: between two ranks only), or of a callback. A thread that
+    waits for it ends the operation, if no other has."""
 
     def __init__(self, work: HvdWork | None, path: str | None, devices: list[torch.device] | None):
         super().__init__(devices=devices)
