@@ -368,12 +368,13 @@ class Context(Collectives):
         return plain_of(Event, raw) if available.value else None
 
     async def events(self) -> AsyncIterator[Event]:
-        """`async for event in context.events()`: no thread, the loop watches the descriptor."""
+        """`async for event in context.events()`: no thread, the loop watches the descriptor. Of several
+        iterators each event comes to one."""
         import asyncio  # not above: it takes longer to import than all of this package
 
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        descriptor = self.event_fd()
-        loop.add_reader(descriptor, news.set)
+        own = os.dup(self.event_fd())  # a loop has one reader of each
+        loop.add_reader(own, news.set)
         try:
             while True:
                 event = self.next_event()
@@ -383,7 +384,8 @@ class Context(Collectives):
                 news.clear()
                 await news.wait()
         finally:
-            loop.remove_reader(descriptor)
+            loop.remove_reader(own)
+            os.close(own)
 
     def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
         """`mark_cycles` is Horovod's; there are no cycles here."""

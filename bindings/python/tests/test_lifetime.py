@@ -434,6 +434,36 @@ def test_events(job):
     assert "rank 1" in job(2, rank)[0]
 
 
+def test_an_iterator_of_events_ends_beside_another(job):
+    """The one that is left hears what comes afterwards."""
+    listening = threading.Event()
+
+    def rank(context):
+        if context.rank() == 1:
+            assert listening.wait(30 * PATIENCE)
+            context.abort("lost on purpose")
+            return None
+
+        import asyncio
+
+        async def first():
+            async for event in context.events():
+                if event.kind == hvd.EventKind.PEER_LOST:
+                    return event.message
+
+        async def both():
+            stays, ends = asyncio.create_task(first()), asyncio.create_task(first())
+            await asyncio.sleep(0)  # each runs until it waits
+            ends.cancel()
+            await asyncio.wait([ends])
+            listening.set()
+            return await asyncio.wait_for(stays, 30 * PATIENCE)
+
+        return asyncio.run(both())
+
+    assert "rank 1" in job(2, rank)[0]
+
+
 def test_timeline(tmp_path):
     with hvd.Context() as context:
         context.start_timeline(str(tmp_path / "trace.json"))
