@@ -142,6 +142,50 @@ def test_state_is_restored_bit_for_bit(worker):
     assert all(torch.equal(a, b) for a, b in zip(train(model, optimizer, 2), expected))
 
 
+def on_gpu(number, values):
+    """A double of a tensor on that GPU: it says so, and its values are in the host's memory."""
+    kind = type("OnGpu", (torch.Tensor, ), {
+        "is_cpu": False, "device": torch.device("cuda", number), "detach": lambda self: self,
+        "cpu": lambda self: self.as_subclass(torch.Tensor),
+        "__torch_function__": torch._C._disabled_torch_function_impl
+    })
+    return values.as_subclass(kind)
+
+
+def test_the_number_of_a_gpu_is_no_part_of_a_state():
+    """Ranks whose optimizers are alike have the same bytes, and load them wherever theirs are."""
+    from hvd.torch.functions import in_host_memory, load_optimizer_state, optimizer_state
+
+    def optimizer_on(number):
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        optimizer.state[weight]["momentum_buffer"] = on_gpu(number, torch.tensor([3.0, 4.0]))
+        optimizer.param_groups[0]["lr"] = on_gpu(number, torch.tensor(0.5))
+        return optimizer
+
+    bytes_of = plain.JsonCodec().dumps
+    given = bytes_of(optimizer_state(optimizer_on(0)))
+    assert given == bytes_of(optimizer_state(optimizer_on(1))) and b"cuda" not in given
+    nested = {"a": [(on_gpu(0, torch.ones(1)), 1)]}
+    assert b"cuda" not in bytes_of(in_host_memory(nested))
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(2, device="meta"))])
+    other.param_groups[0]["lr"] = torch.tensor(0.1, device="meta")
+    load_optimizer_state(other, plain.JsonCodec().loads(given))
+    moments, = other.state.values()
+    assert moments["momentum_buffer"].device.type == other.param_groups[0]["lr"].device.type == "meta"
+    with pytest.raises(ValueError, match="parameter group"):
+        load_optimizer_state(other, {"state": {}, "param_groups": []})
+
+
+def test_tensors_of_a_state_are_committed_as_in_host_memory(worker, monkeypatch):
+    seen = []
+    dumps = plain.JsonCodec.pieces
+    monkeypatch.setattr(plain.JsonCodec, "pieces", lambda self, thing: seen.append(thing) or dumps(self, thing))
+    state = hvd.elastic.TorchState(best=on_gpu(1, torch.tensor([1.0, 2.0])))
+    state.commit()
+    assert type(seen[-1]) is torch.Tensor and seen[-1].is_cpu
+
+
 def test_a_hidden_commit_at_which_hosts_change_is_what_all_leave_with(worker, monkeypatch):
     """The interrupt comes with the next step, when the loop has counted on already."""
     model = network()

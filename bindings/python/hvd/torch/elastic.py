@@ -14,6 +14,7 @@ from ..context import Context
 from ..errors import InvalidError
 from ..elastic import ArrayState, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from ..elastic import ElasticSampler as _ElasticSampler
+from .functions import in_host_memory, load_optimizer_state, optimizer_state
 from .optimizer import _Distributed
 
 __all__ = [
@@ -164,7 +165,7 @@ class TorchState(ObjectState):
         if kind == "module":
             self._add_module(name, value)
         elif kind == "optimizer":
-            self.add_object(name, lambda: _saved(now()) if hidden else now().state_dict(),
+            self.add_object(name, lambda: _saved(now()) if hidden else optimizer_state(now()),
                             lambda new: _load_optimizer(now(), new), self._codec, until_end=hidden)
             self._hook(name, value)
         elif kind == "sharded":
@@ -175,8 +176,8 @@ class TorchState(ObjectState):
             self.add_object(name, lambda: now().state_dict(), lambda new: now().load_state_dict(new),
                             self._codec)
         elif kind == "tensor":
-            self.add_object(name, lambda: now().detach(), lambda new: mine()._put_tensor(name, new),
-                            self._codec)
+            self.add_object(name, lambda: in_host_memory(now().detach()),
+                            lambda new: mine()._put_tensor(name, new), self._codec)
         else:
             super()._add(name, value)
         if kind not in ("value", "sampler"):
@@ -188,19 +189,22 @@ class TorchState(ObjectState):
         for key, tensor in module.state_dict(keep_vars=True).items():
             if self._hidden and isinstance(tensor,
                                            torch.Tensor) and not isinstance(tensor, torch.nn.Parameter):
-                self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
+                self._add_filled(f"{name}.{key}", tensor)
             elif isinstance(tensor, torch.Tensor) and tensor.is_contiguous():
                 self.add_array(f"{name}.{key}", tensor)
                 if self._hidden and not tensor.is_inference():
                     self._copied.setdefault(name, []).append((f"{name}.{key}", tensor))
             elif isinstance(tensor, torch.Tensor):
-                self.add_object(f"{name}.{key}", tensor.detach, partial(_fill, tensor), self._codec)
+                self._add_filled(f"{name}.{key}", tensor)
             else:
                 prefix, _, last = key.rpartition(".")
                 owner = module.get_submodule(prefix)
                 if last == "_extra_state":
                     self.add_object(f"{name}.{key}", owner.get_extra_state, owner.set_extra_state,
                                     self._codec)
+
+    def _add_filled(self, key: str, tensor: torch.Tensor) -> None:
+        self.add_object(key, lambda: in_host_memory(tensor.detach()), partial(_fill, tensor), self._codec)
 
     def set_array(self, key: str, array: Any) -> None:
         super().set_array(key, array)
@@ -214,7 +218,7 @@ class TorchState(ObjectState):
         if isinstance(old, torch.Tensor) and (old.shape, old.dtype) == (values.shape, values.dtype):
             _fill(old, values)
         else:
-            object.__setattr__(self, name, values)
+            object.__setattr__(self, name, values.to(old.device) if isinstance(old, torch.Tensor) else values)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._keys or value is getattr(self, name):
@@ -273,9 +277,9 @@ def _moments(name: str, optimizer: torch.optim.Optimizer) -> list[tuple[str, tor
 
 
 def _saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Its state_dict(), of which nothing changes before its next step. (A scheduler writes the groups'
+    """Its state, of which nothing changes before its next step. (A scheduler writes the groups'
     numbers, which may be tensors.)"""
-    state = optimizer.state_dict()
+    state = optimizer_state(optimizer)
     groups = [{
         key: value.clone() if isinstance(value, torch.Tensor) else value
         for key, value in group.items()
@@ -284,7 +288,7 @@ def _saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    optimizer.load_state_dict(state)
+    load_optimizer_state(optimizer, state)
     if isinstance(optimizer, _Distributed):
         optimizer._hvd.forget()
 
