@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
 
 from . import _abi
 from .borrowing import borrow, empty_like
-from .errors import InvalidError, MismatchError
+from .errors import InvalidError, MismatchError, UnsupportedError
 from .tensors import NAMES, Borrowed
 
 if TYPE_CHECKING:
@@ -208,11 +208,15 @@ class _Messages:
         self.context.receive(theirs, self.ranks[peer], self._next(peer), **self.options)
 
 
-def _agree(context: Any, tensors: list[Any], name: str, process_set: Any, timeout: float | None) -> None:
-    """The same error on every rank if they bring different tensors: else who has no part in a pair's would
-    wait."""
+def _agree(context: Any, tensors: list[Any], name: str, size: int, process_set: Any,
+           timeout: float | None) -> None:
+    """The same error on every rank if they bring different tensors, or if one has joined: else who has no
+    part in a pair's would wait."""
     everybody = context.allgather_object(tensors, f"adasum {name}", "json", process_set=process_set,
                                          timeout=timeout)
+    if len(everybody) < size:
+        raise UnsupportedError(f"adasum {name!r}: {size - len(everybody)} of {size} ranks have joined: "
+                               "expected none, as Adasum combines all")
     other = next((index for index, theirs in enumerate(everybody) if theirs != everybody[0]), None)
     if other is not None:
         raise MismatchError(
@@ -229,7 +233,8 @@ def reduce(context: Any, sources: Sequence[Borrowed], targets: Sequence[Borrowed
 
     arrays, outputs = [_numpy_of(loan) for loan in sources], [_numpy_of(loan) for loan in targets]
     names = [NAMES[loan.dtype] for loan in sources]
-    _agree(context, [[dtype, *loan.shape] for dtype, loan in zip(names, sources)], name, process_set, timeout)
+    _agree(context, [[dtype, *loan.shape] for dtype, loan in zip(names, sources)], name, len(ranks),
+           process_set, timeout)
     channel = _Messages(context, f"adasum {name}", ranks, timeout)
     for kind in sorted({"float64" if each == "float64" else "float32" for each in names}):
         chosen = [i for i, each in enumerate(names) if (each == "float64") == (kind == "float64")]

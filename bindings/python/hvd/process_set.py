@@ -97,7 +97,9 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int]:
-        """The members in the present generation, ascending."""
+        """The members in the present generation, ascending; before it is added those that were given."""
+        if self._handle is None and self._given is not None:
+            return sorted(self._given)
         count = c_size_t()
         _abi.check(_lib.hvd_process_set_get_ranks, self._pointer(), None, byref(count))
         ranks = (c_int32 * count.value)()

@@ -216,7 +216,21 @@ def test_join_lets_the_others_go_on(job):
     assert len({last for _, last in results}) == 1 and results[0][1] in (0, 1)
 
 
+def test_adasum_is_refused_while_a_rank_has_joined(job):
+    def rank(context):
+        if context.rank() != 2:
+            for _ in range(2):  # whatever is called next is answered, too
+                with pytest.raises(hvd.UnsupportedError, match="1 of 3 ranks have joined"):
+                    context.allreduce(np.ones(4, "float32"), "joined", hvd.Adasum)
+        context.join()
+        return context.allreduce(np.ones(4, "float32"), "after", hvd.Adasum).tolist()
+
+    assert job(3, rank) == [[1.0] * 4] * 3
+
+
 def test_process_sets(job):
+    assert hvd.ProcessSet([2, 0]).ranks == [0, 2]  # before it is added, as in Horovod
+
     def rank(context):
         pair = context.add_process_set([0, 2])
         here = context.add_process_set(hvd.ProcessSet(rule="local"))

@@ -112,6 +112,7 @@ import torch.nn.functional as F
 import horovod.torch as hvd
 from horovod.common.util import gloo_built
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor
 from horovod.torch.elastic.sampler import ElasticSampler
 
 parser = argparse.ArgumentParser()
@@ -122,7 +123,8 @@ assert gloo_built()
 torch.manual_seed(42 + hvd.rank())
 data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(0, 3, (64,)))
 sampler = hvd.elastic.ElasticSampler(data)
-assert isinstance(sampler, ElasticSampler)
+assert isinstance(sampler, ElasticSampler) and isinstance(sampler, torch.utils.data.Sampler)
+assert issubclass(FP16Compressor, Compressor) and Compression.none is NoneCompressor
 loader = torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler)
 model = torch.nn.Linear(4, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size(), momentum=0.5)

@@ -1,5 +1,6 @@
 """What PyTorch adds: the optimizer, its hooks, functions with Horovod's parameters."""
 
+import copy
 import sys
 
 import pytest
@@ -254,6 +255,74 @@ def test_wrong_use(worker):
         optimizer.step()
     with pytest.raises(hvd.InvalidError, match="not both"):
         hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+
+
+def distributed(model, **options):
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+                                    **options)
+
+
+def test_loading_drops_reductions_under_way(worker):
+    """As in Horovod: gradients made before a load are not those of the next step."""
+    model = network()
+    optimizer = distributed(model)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for _ in range(2):
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.load_state_dict(saved)
+        optimizer.zero_grad()
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+
+
+def test_a_dropped_reduction_ends_before_its_name_comes_again(worker, monkeypatch):
+    model = network()
+    optimizer = distributed(model)
+    order = []
+
+    class UnderWay:
+        def done(self):
+            return False
+
+        def wait(self):
+            order.append("ended")
+            raise hvd.WaitTimeoutError("of gradients that nobody uses")
+
+    unit = optimizer._hvd.units[0]
+    unit.handles.append((UnderWay(), [], [], [], None))
+    optimizer.load_state_dict(optimizer.state_dict())
+    begin = plain._default.grouped_allreduce_async_
+    monkeypatch.setattr(plain._default, "grouped_allreduce_async_",
+                        lambda *given, **options: order.append("begun") or begin(*given, **options))
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+    assert order[:2] == ["ended", "begun"] and order.count("ended") == 1
+
+
+class Halved(hvd.compression.Compressor):
+    @staticmethod
+    def compress(tensor):
+        return tensor / 2, None
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tensor * 2
+
+
+@pytest.mark.parametrize("op", (hvd.Sum, hvd.Adasum), ids=("sum", "adasum"))
+def test_what_horovods_users_read_and_derive_from(worker, op):
+    assert issubclass(hvd.Compression.fp16, hvd.compression.Compressor)
+    assert issubclass(hvd.Compression.none, hvd.compression.Compressor)
+    with pytest.raises(NotImplementedError):
+        hvd.compression.Compressor.compress(torch.ones(1))
+    model = network()
+    optimizer = distributed(model, compression=Halved, backward_passes_per_step=2, op=op)
+    assert (optimizer.backward_passes_per_step, optimizer.op) == (2, op)
+    assert optimizer.process_set is hvd.global_process_set
+    optimizer.set_backward_passes_per_step(1)
+    assert optimizer.backward_passes_per_step == 1
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
 
 
 def test_with_a_data_loader(worker):

@@ -180,7 +180,8 @@ def test_the_number_of_a_gpu_is_no_part_of_a_state():
 def test_tensors_of_a_state_are_committed_as_in_host_memory(worker, monkeypatch):
     seen = []
     dumps = plain.JsonCodec.pieces
-    monkeypatch.setattr(plain.JsonCodec, "pieces", lambda self, thing: seen.append(thing) or dumps(self, thing))
+    monkeypatch.setattr(plain.JsonCodec, "pieces",
+                        lambda self, thing: seen.append(thing) or dumps(self, thing))
     state = hvd.elastic.TorchState(best=on_gpu(1, torch.tensor([1.0, 2.0])))
     state.commit()
     assert type(seen[-1]) is torch.Tensor and seen[-1].is_cpu

@@ -1,3 +1,3 @@
 """What travels in fewer bits."""
 
-from hvd.torch.compression import Compression  # noqa: F401
+from hvd.torch.compression import Compression, Compressor, FP16Compressor, NoneCompressor  # noqa: F401

@@ -7,7 +7,20 @@ from typing import Any
 import torch
 
 
-class NoneCompressor:
+class Compressor:
+    """What a program's own compressors derive from. They change a gradient before it is reduced, and the
+    result after it; `context` is what compress() gave besides."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         return tensor, None
@@ -17,7 +30,7 @@ class NoneCompressor:
         return tensor
 
 
-class FP16Compressor:
+class FP16Compressor(Compressor):
     """Gradients travel in half precision."""
 
     @staticmethod

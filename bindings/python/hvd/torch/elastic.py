@@ -15,7 +15,6 @@ from ..errors import InvalidError
 from ..elastic import ArrayState, HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from ..elastic import ElasticSampler as _ElasticSampler
 from .functions import in_host_memory, load_optimizer_state, optimizer_state
-from .optimizer import _Distributed
 
 __all__ = [
     "ArrayState", "ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State",
@@ -166,7 +165,7 @@ class TorchState(ObjectState):
             self._add_module(name, value)
         elif kind == "optimizer":
             self.add_object(name, lambda: _saved(now()) if hidden else optimizer_state(now()),
-                            lambda new: _load_optimizer(now(), new), self._codec, until_end=hidden)
+                            lambda new: load_optimizer_state(now(), new), self._codec, until_end=hidden)
             self._hook(name, value)
         elif kind == "sharded":
             value._register(self, name, self._context.rank(), self._context.size())
@@ -285,12 +284,6 @@ def _saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         for key, value in group.items()
     } for group in state["param_groups"]]
     return {**state, "param_groups": groups}
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    load_optimizer_state(optimizer, state)
-    if isinstance(optimizer, _Distributed):
-        optimizer._hvd.forget()
 
 
 def __getattr__(name: str) -> Any:

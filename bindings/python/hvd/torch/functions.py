@@ -42,7 +42,7 @@ def _is_usual(whole: dict[str, Any]) -> bool:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """PyTorch places what belongs to a parameter where that is, but no tensor of a group (a learning rate)."""
+    """PyTorch places what belongs to a parameter where that is, but no tensor of a group: a learning rate."""
     if not _is_usual(state):
         optimizer.load_state_dict(state)
         return

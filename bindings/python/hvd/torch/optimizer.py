@@ -12,6 +12,7 @@ from .. import _default as plain
 from .. import _device
 from ..collectives import Adasum, Average, Reduction
 from ..errors import InvalidError
+from ..process_set import global_process_set
 from .compression import Compression
 from .ops import sparse_allreduce_async, sparse_tensor
 
@@ -52,6 +53,7 @@ class _Gradients:
         self.generation = plain.generation() if connected else 0
         self.included = not connected or process_set is None or process_set.included()
         self.synchronized = False
+        self.dropped: list[Any] = []  # reductions under way whose results are not used
         self.forget()
         self.roots: list[Any] = [
         ]  # nodes of the graph: they go if nobody keeps them, and the hooks with them
@@ -115,6 +117,7 @@ class _Gradients:
 
     def forget(self) -> None:
         """What an earlier generation, or a step that failed, left behind."""
+        self.dropped += [handle for unit in self.units for handle, *_ in unit.handles if not handle.done()]
         for unit in self.units:
             unit.handles = []
             unit.waiting = len(unit.parameters)
@@ -127,6 +130,15 @@ class _Gradients:
             self.generation = generation
             self.included = self.process_set is None or self.process_set.included()
             self.forget()
+            self.dropped.clear()  # which ended with theirs
+
+    def _end_dropped(self) -> None:
+        """Their names are not free before."""
+        while self.dropped:
+            try:
+                self.dropped.pop().wait()
+            except Exception:  # of gradients that nobody uses
+                pass
 
     def _ready(self, p: torch.Tensor) -> None:
         self._enter_generation()
@@ -145,6 +157,7 @@ class _Gradients:
 
     def _reduce(self, unit: _Unit) -> None:
         """Who had no gradient takes part with zeros: others may have one."""
+        self._end_dropped()
         dense, packed, contexts = [], [], []
         for p in unit.parameters:
             if p.grad is None:
@@ -264,9 +277,27 @@ class _Distributed:
         self._hvd.passes = _passes(passes)
         self._hvd.forget()
 
+    # What Horovod's users have come to read.
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
-        return self._hvd.names  # what Horovod's users have come to read
+        return self._hvd.names
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        return self._hvd.passes
+
+    @property
+    def op(self) -> Reduction:
+        return self._hvd.op
+
+    @property
+    def process_set(self) -> Any:
+        return self._hvd.process_set or global_process_set
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As the optimizer's own. Gradients that are being reduced are dropped."""
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        self._hvd.forget()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if self._hvd_synchronize:
@@ -306,11 +337,23 @@ class _DistributedDeltas:
         yield
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        _passes(passes)  # gradients add up until step() is called
+        self._hvd.passes = _passes(passes)  # gradients add up until step() is called
 
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
         return self._hvd.names
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        return self._hvd.passes
+
+    @property
+    def op(self) -> Reduction:
+        return Adasum
+
+    @property
+    def process_set(self) -> Any:
+        return self._hvd.process_set or global_process_set
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         process_set = self._hvd.process_set
@@ -333,13 +376,11 @@ class _DistributedDeltas:
 class _Deltas:
     """Of which parameters, under which names."""
 
-    def __init__(self, param_groups: list[dict], named: Any, compression: Any, process_set: Any):
+    def __init__(self, param_groups: list[dict], named: Any, compression: Any, passes: int,
+                 process_set: Any):
         self.parameters = [p for group in param_groups for p in group["params"] if p.requires_grad]
         self.names = _Gradients._names(param_groups, named)
-        self.compression, self.process_set = compression, process_set
-
-    def forget(self) -> None:
-        """Nothing is left behind between steps."""
+        self.compression, self.passes, self.process_set = compression, _passes(passes), process_set
 
 
 def DistributedOptimizer(optimizer: torch.optim.Optimizer,
@@ -372,14 +413,14 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer,
     if op == Adasum:
         if gradient_predivide_factor != 1.0:
             raise InvalidError("gradient_predivide_factor goes with op=Average only")
-        _passes(backward_passes_per_step)
     kind: Any = type(base.__name__, (_DistributedDeltas if op == Adasum else _Distributed, base),
                      {"__module__": base.__module__, "__doc__": base.__doc__})
     wrapped = kind.__new__(kind)
     wrapped.__dict__ = optimizer.__dict__  # one state: whoever holds the original, a scheduler say, sees it too
     wrapped.__dict__.pop("step", None)  # a scheduler's wrapper of the original's step, which would hide ours
     if op == Adasum:
-        wrapped._hvd = _Deltas(optimizer.param_groups, named_parameters, compression, process_set)
+        wrapped._hvd = _Deltas(optimizer.param_groups, named_parameters, compression,
+                               backward_passes_per_step, process_set)
         return wrapped
     wrapped._hvd = _Gradients(optimizer.param_groups, named_parameters, compression, backward_passes_per_step,
                               op, gradient_predivide_factor, groups, sparse_as_dense, process_set)
