@@ -68,6 +68,44 @@ def test_a_state_has_the_codec_of_the_program(keras, kind):
         """)
 
 
+@needs_tensorflow
+def test_an_error_of_a_node_replaces_no_other(python):
+    """Nodes of numpy_function hand on texts alone: an error that was caught is not a later one's cause."""
+    python("""
+        import tensorflow as tf, hvd.tensorflow as hvd
+        hvd.init()
+        wrong = [tf.function(lambda root=root: hvd.broadcast(tf.ones(2), root, name=f"of {root}"))
+                 for root in (7, 8, 9)]
+
+        def ends(last):
+            @hvd.elastic.run
+            def train(state):
+                for node in wrong[:2]:
+                    try:
+                        node()
+                        raise SystemExit("it was taken")
+                    except tf.errors.OpError:
+                        pass
+                last()
+
+            try:
+                train(hvd.elastic.TensorFlowState([tf.Variable(1.0)]))
+            except Exception as error:
+                return error
+
+        def mine(error):
+            def last():
+                raise error
+            return last
+
+        for error in (ValueError("mine"), RuntimeError("mine"), tf.errors.UnknownError(None, None, "mine")):
+            assert ends(mine(error)) is error
+        for node, root in zip(wrong, (7, 8, 9)):
+            error = ends(node)
+            assert type(error) is hvd.InvalidError and str(root) in str(error), error
+        """, environment={**QUIET, "HVD_TENSORFLOW_OP": "0"}, timeout=200)
+
+
 SCHEDULES = """
 class Rates(keras.callbacks.Callback):
     def __init__(self):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
+import traceback
+from collections import deque
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
@@ -24,25 +26,42 @@ from . import _graph
 _ALIGNMENT = 64  # TensorFlow ends the process where a tensor's memory is not aligned so
 
 
-class _LastFailure:
-    """The exception behind a node that failed: TensorFlow hands on its text alone."""
+class _Failures:
+    """The exceptions behind nodes that failed: TensorFlow hands on their text alone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failure: BaseException | None = None
+        self._kept: deque[BaseException] = deque(maxlen=64)  # a program may catch what a node ends with
 
     def keep(self, failure: BaseException) -> None:
+        traceback.clear_frames(failure.__traceback__)  # of those that are over: they hold tensors
         with self._lock:
-            if self._failure is None:
-                self._failure = failure
+            self._kept.append(failure)
 
-    def take(self) -> BaseException | None:
+    def take(self, texts: Sequence[str]) -> BaseException | None:
+        """The newest whose own text is part of one of these. Forgets all."""
         with self._lock:
-            failure, self._failure = self._failure, None
-            return failure
+            kept = list(self._kept)
+            self._kept.clear()
+        for failure in reversed(kept):
+            if str(failure) and any(str(failure) in text for text in texts):
+                return failure
+        return None
+
+    def forget(self) -> None:
+        with self._lock:
+            self._kept.clear()
 
 
-_last = _LastFailure()
+def _texts_of(error: BaseException | None) -> Iterator[str]:
+    """What is said by those of an error's causes that a node may have become."""
+    while error is not None:
+        if isinstance(error, (tf.errors.OpError, ValueError, RuntimeError)):
+            yield str(error)
+        error = error.__cause__
+
+
+_failures = _Failures()
 
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -148,7 +167,7 @@ def call(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Sequence[
         try:
             return function(*[np.asarray(array, order="C") for array in arrays])
         except BaseException as failure:
-            _last.keep(failure)
+            _failures.keep(failure)
             raise
 
     results = tf.numpy_function(node, list(tensors), list(dtypes), stateful=True, name=name)
@@ -179,21 +198,14 @@ def _also_tensorflows(error: HvdError) -> HvdError:
 def original_errors() -> Iterator[None]:
     """Raises the exception that a node of a graph ended with in place of the tf.errors.OpError that it
     became."""
-    _last.take()
+    _failures.forget()
     try:
         yield
     except HvdError:
         raise
     except Exception as error:
-        failure = _last.take() or marked(error)
-        if failure is None or not _came_from_a_node(error):
+        texts = list(_texts_of(error))
+        failure = _failures.take(texts) or (marked(error) if texts else None)
+        if failure is None:
             raise
         raise failure from error
-
-
-def _came_from_a_node(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, (tf.errors.OpError, ValueError, RuntimeError)):
-            return True
-        error = error.__cause__
-    return False
