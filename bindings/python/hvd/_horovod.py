@@ -82,6 +82,10 @@ def is_homogeneous() -> bool:
     return len(set(sizes)) == 1
 
 
+def check_num_rank_power_of_2(num_rank: int) -> bool:
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
 _PLACE = {
     "HOROVOD_RANK": "rank", "HOROVOD_SIZE": "size", "HOROVOD_LOCAL_RANK": "local_rank",
     "HOROVOD_LOCAL_SIZE": "local_size", "HOROVOD_CROSS_RANK": "cross_rank", "HOROVOD_CROSS_SIZE": "cross_size"

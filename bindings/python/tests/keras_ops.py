@@ -164,8 +164,8 @@ assert hasattr(loaded.optimizer, "register_local_var")
 assert np.allclose(loaded.predict(inputs[:4], verbose=0), model.predict(inputs[:4], verbose=0), atol=1e-6)
 
 partial = network(1)
-partial.compile(optimizer=hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), partial.layers[0]),
-                loss="mse")
+partial.compile(optimizer=hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.1),
+                                                          local_layers=partial.layers[0]), loss="mse")
 partial.train_on_batch(inputs[mine], targets[mine])
 kernels = hvd.allgather_object([w.tolist() for w in partial.get_weights()])
 assert n == 1 or not np.allclose(kernels[0][0], kernels[-1][0]), "the first layer is each rank's own"
@@ -180,7 +180,7 @@ kinds = {
     "around": lambda first: scaler(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), op=hvd.Sum)),
     "inside": lambda first: hvd.DistributedOptimizer(scaler(keras.optimizers.SGD(0.1))),
     "inside, a local layer": lambda first: hvd.PartialDistributedOptimizer(
-        scaler(keras.optimizers.SGD(0.1)), first),
+        scaler(keras.optimizers.SGD(0.1)), local_layers=first),
 }
 if not IS_KERAS_3:
     kinds["around a legacy one"] = lambda first: scaler(

@@ -184,3 +184,111 @@ for kind in kinds:
                 expected.append(weight)
             assert np.allclose(seen.weights, expected, atol=1e-5), (kind, corrected, seen.weights, expected)
 """)
+
+
+WITH_TENSORFLOW = [case for case in BACKENDS if case.values[0] in ("tensorflow", "tf_keras")]
+
+
+@pytest.mark.parametrize("backend", WITH_TENSORFLOW)
+def test_horovods_parameters_of_keras(keras, backend, tmp_path):
+    """Where Horovod has them, by position too."""
+    keras(backend, """
+        import os, sys
+        hk = hvd.keras
+        best = hk.callbacks.BestModelCheckpoint("loss", 0, True, "min", 3)
+        assert (best.monitor, best.save_weights_only, best.save_freq) == ("loss", True, 3)
+        model = network(hk.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), "mine", local_layers=[]))
+        assert model.optimizer._hvd_reduction.prefix == "mine"
+        layer = model.layers[0]
+        for layers in (layer, [layer]):
+            partial = hk.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), local_layers=layers)
+            assert len(partial._hvd_reduction.local) == 2
+        for wrong in (lambda: hk.PartialDistributedOptimizer(keras.optimizers.SGD(0.1), layer),
+                      lambda: hk.callbacks.BestModelCheckpoint("loss", 0, "min")):
+            try:
+                wrong()
+                raise SystemExit("it was taken")
+            except TypeError as error:
+                assert "local_layers=" in str(error) or "save_weights_only is 'min'" in str(error), error
+
+        def fit(callback):  # two epochs of eight batches
+            model.fit(inputs, targets, batch_size=4, epochs=2, verbose=0, callbacks=[callback])
+
+        best = hk.callbacks.BestModelCheckpoint("loss", mode="min")
+        try:
+            fit(best)
+            raise SystemExit("it has no place")
+        except hvd.InvalidError as error:
+            assert "filepath is None" in str(error), error
+        rank = hk.callbacks.plain.rank
+        places = [os.path.join(sys.argv[1], name + ".keras") for name in "abcd"]
+        for place, other, often in zip(places, (0, 1, 0, 1), ("epoch", "epoch", 12, 12)):
+            hk.callbacks.plain.rank = lambda: other
+            best = hk.callbacks.BestModelCheckpoint("loss", mode="min", save_freq=often)
+            best.filepath = place
+            fit(best)
+            assert os.path.exists(place) == (other == 0), (place, other)
+        hk.callbacks.plain.rank = rank
+        loaded = hk.load_model(places[0], None, None, None, False)
+        assert hasattr(loaded.optimizer, "register_local_var")
+        assert hasattr(hk.load_model(places[0], legacy_opts=True).optimizer, "register_local_var")
+        """, tmp_path)
+
+
+@pytest.mark.parametrize("backend", WITH_TENSORFLOW)
+@pytest.mark.parametrize("average", [False, True])
+def test_gradients_of_several_passes(keras, backend, average):
+    """Their sum, or their mean with average_aggregated_gradients, of Keras' and of TensorFlow 1's optimizers."""
+    keras(backend, """
+        import sys
+        import tensorflow as tf, hvd.tensorflow as ht
+        average = sys.argv[1] == "True"
+        options = dict(backward_passes_per_step=3, average_aggregated_gradients=average)
+        kinds = [keras.optimizers.SGD] if IS_KERAS_3 else [keras.optimizers.SGD, keras.optimizers.legacy.SGD]
+        kinds.append(tf.compat.v1.train.GradientDescentOptimizer)
+        for kind in kinds:
+            optimizer, variable = ht.DistributedOptimizer(kind(1.0), **options), tf.Variable([0.0, 0.0])
+            for step, expected in enumerate([0, 0, 6, 6, 6, 21]):
+                optimizer.apply_gradients([(tf.fill([2], step + 1.0), variable)])
+                expected = -expected / (3 if average else 1)
+                assert np.allclose(variable, expected), (kind, step, variable, expected)
+        """, average)
+
+
+@needs_tensorflow
+def test_horovods_parameters_of_tensorflow(python):
+    python("""
+        import tensorflow as tf, hvd, hvd.tensorflow as ht
+        hvd.init()
+        # ..., process_set, ignore_name_scope, prescale_factor, postscale_factor
+        shared = ht.reducescatter(tf.ones([2]), "", ht.Compression.none, ht.Sum, "a", hvd.global_process_set,
+                                  True, 3.0, 5.0)
+        assert shared.numpy().tolist() == [15, 15], shared
+        (shared,) = ht.grouped_reducescatter([tf.ones([2])], "", ht.Compression.none, ht.Sum,
+                                             hvd.global_process_set, 3.0, 5.0)
+        assert shared.numpy().tolist() == [15, 15], shared
+        number = tf.function(lambda: [ht.rank_op("r"), ht.local_rank_op("l"), ht.local_size_op("m"),
+                                      ht.size_op(0, "s"), ht.process_set_included_op(0, "p")])
+        assert [int(n) for n in number()] == [0, 0, 1, 1, 1]
+        alone = hvd.add_process_set([0])
+        assert int(ht.rank_op(process_set=alone)) == 0
+
+        v, w = tf.Variable([1.0]), tf.Variable([2.0])
+        def record():
+            with tf.GradientTape() as tape:
+                loss = 3.0 * v + 5.0 * w
+            tape = ht.DistributedGradientTape(tape)
+            tape.register_local_source(w)
+            return tape, loss
+        tape, loss = record()
+        gradients = tape.gradient(loss, [v, w], use_generic_names=True)
+        assert [float(g[0]) for g in gradients] == [3, 5]
+        tape, loss = record()
+        local, others = tape.get_local_and_global_gradients(loss, [v, w], None, True)
+        ((source, gradient),), ((other, second),) = local, others
+        assert source is w and float(gradient[0]) == 5 and other is v and float(second[0]) == 3
+
+        assert [ht.check_num_rank_power_of_2(n) for n in range(6)] == [False, True, True, False, True, False]
+        for op, average, meant in ((None, None, ht.Average), (None, False, ht.Sum), (ht.Max, None, ht.Max)):
+            assert ht.handle_average_backwards_compatibility(op, average) == meant
+        """, environment=QUIET, timeout=200)

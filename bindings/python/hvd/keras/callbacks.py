@@ -155,12 +155,30 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(_keras.keras.callbacks.ModelCheckpoint):
-    """A ModelCheckpoint that keeps the best model, on rank 0 alone."""
+    """A ModelCheckpoint that keeps the best model, on rank 0 alone.
 
-    def __init__(self, filepath: Any, monitor: str = "val_loss", verbose: int = 0, mode: str = "auto",
-                 **options: Any):
-        super().__init__(filepath, monitor=monitor, verbose=verbose, save_best_only=True, mode=mode,
-                         **options)
+    filepath: where, unless the attribute `filepath` is set before training. Horovod's has the attribute alone.
+    """
+
+    def __init__(self, monitor: str = "val_loss", verbose: int = 0, save_weights_only: bool = False,
+                 mode: str = "auto", save_freq: Any = "epoch", *, filepath: Any = None, **options: Any):
+        if not isinstance(save_weights_only, bool):  # horovod.keras has no such parameter before `mode`
+            raise TypeError(f"save_weights_only is {save_weights_only!r}: expected True or False")
+        some = "model.weights.h5" if save_weights_only else "model.keras"  # Keras looks at the ending
+        super().__init__(filepath or some, monitor=monitor, verbose=verbose, save_best_only=True,
+                         save_weights_only=save_weights_only, mode=mode, save_freq=save_freq, **options)
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.filepath is None:
+            raise InvalidError("filepath is None: expected a path, as filepath= or in the callback's attribute")
+        if plain.rank() == 0:
+            super().on_train_begin(logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if plain.rank() == 0:
+            super().on_train_batch_end(batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if plain.rank() == 0:

@@ -83,8 +83,11 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, name: str | No
 
 
 def load_model(filepath: Any, custom_optimizers: Any = None, custom_objects: dict | None = None,
-               compression: Any = None) -> Any:
-    """A saved model, whose optimizer becomes a DistributedOptimizer with the state that was saved."""
+               compression: Any = None, legacy_opts: bool = False) -> Any:
+    """A saved model, whose optimizer becomes a DistributedOptimizer with the state that was saved.
+
+    legacy_opts has no effect: the file says of which kind the optimizer is.
+    """
     known = {kind.__name__: kind for kind in custom_optimizers or []}
     model = _keras.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:

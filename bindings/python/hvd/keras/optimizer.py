@@ -112,11 +112,21 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: 
     return wrapped
 
 
-def PartialDistributedOptimizer(optimizer: Any, local_layers: Any = None, **options: Any) -> Any:
+def PartialDistributedOptimizer(optimizer: Any, name: str | None = None, device_dense: str = "",
+                                device_sparse: str = "", compression: Any = None,
+                                sparse_as_dense: bool = False, gradient_predivide_factor: float = 1.0,
+                                op: Reduction = Average, backward_passes_per_step: int = 1,
+                                average_aggregated_gradients: bool = False, groups: Any = None,
+                                process_set: Any = global_process_set, local_layers: Any = None,
+                                scale_local_gradients: bool = True, *, num_groups: int = 0) -> Any:
     """A DistributedOptimizer that leaves the gradients of local_layers (one, or several) to each rank."""
-    wrapped = DistributedOptimizer(optimizer, **options)
-    layers = local_layers if isinstance(local_layers,
-                                        (list, tuple)) else [local_layers] if local_layers else []
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name: expected a text, and not {type(name).__name__}; layers go to local_layers=")
+    wrapped = DistributedOptimizer(optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+                                   gradient_predivide_factor, op, backward_passes_per_step,
+                                   average_aggregated_gradients, num_groups, groups, process_set,
+                                   scale_local_gradients)
+    layers = [local_layers] if hasattr(local_layers, "trainable_weights") else local_layers or []
     for layer in layers:
         for variable in layer.trainable_weights:
             wrapped.register_local_var(variable)

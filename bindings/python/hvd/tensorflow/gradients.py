@@ -111,11 +111,21 @@ class _DistributedTape:
     _hvd: GradientReduction
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
-                 unconnected_gradients: Any = tf.UnconnectedGradients.NONE, **options: Any) -> Any:
+                 unconnected_gradients: Any = tf.UnconnectedGradients.NONE, *, use_generic_names: bool = False,
+                 **options: Any) -> Any:
+        """use_generic_names has no effect: names are the same on all ranks anyway."""
         tape: Any = super()
         found = tape.gradient(target, sources, output_gradients, unconnected_gradients, **options)
         flat_sources, flat = tf.nest.flatten(sources), tf.nest.flatten(found, expand_composites=False)
         return tf.nest.pack_sequence_as(sources, self._hvd(flat, flat_sources))
+
+    def get_local_and_global_gradients(self, target: Any, sources: Sequence[Any], output_gradients: Any = None,
+                                       use_generic_names: bool = False) -> tuple[list[Any], list[Any]]:
+        """(source, gradient) of the local sources, and of the others, each in the order of `sources`."""
+        pairs: tuple[list[Any], list[Any]] = [], []
+        for source, gradient in zip(sources, self.gradient(target, sources, output_gradients)):
+            pairs[_key(source) not in self._hvd.local].append((source, gradient))
+        return pairs
 
     def register_local_source(self, source: Any) -> None:
         """Gradients of this variable stay this rank's own."""
@@ -149,7 +159,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "", d
 
 
 def _variables_of(local_layers: Any) -> list[Any]:
-    layers = local_layers if isinstance(local_layers, (list, tuple)) else [local_layers]
+    layers = [local_layers] if hasattr(local_layers, "trainable_weights") else local_layers or []
     return [variable for layer in layers for variable in layer.trainable_weights]
 
 
@@ -164,7 +174,7 @@ def PartialDistributedGradientTape(gradtape: tf.GradientTape, device_dense: str 
     tape = DistributedGradientTape(gradtape, device_dense, device_sparse, compression, sparse_as_dense, op,
                                    gradient_predivide_factor, num_groups, groups, process_set,
                                    scale_local_gradients)
-    tape._hvd.register_local(_variables_of(local_layers or []))
+    tape._hvd.register_local(_variables_of(local_layers))
     return tape
 
 

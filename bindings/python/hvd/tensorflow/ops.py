@@ -20,7 +20,7 @@ from . import _bridge, _graph, _placement
 from .compression import Compression
 
 
-def _operation(average: bool | None, op: Reduction | None) -> Reduction:
+def handle_average_backwards_compatibility(op: Reduction | None, average: bool | None) -> Reduction:
     """Horovod's old parameter `average` beside the newer `op`."""
     if average is not None and op is not None:
         raise InvalidError("give op or average, and not both")
@@ -103,7 +103,7 @@ def allreduce(tensor: Any, average: bool | None = None, device_dense: str = "", 
               postscale_factor: float = 1.0, name: str | None = None, process_set: Any = global_process_set,
               ignore_name_scope: bool = False) -> Any:
     """A new tensor, or IndexedSlices for IndexedSlices; the mean over the ranks unless op says otherwise."""
-    operation = _operation(average, op)
+    operation = handle_average_backwards_compatibility(op, average)
     _placement.check(device_dense, device_sparse)
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
@@ -121,7 +121,7 @@ def grouped_allreduce(tensors: Sequence[Any], average: bool | None = None, devic
                       postscale_factor: float = 1.0, process_set: Any = global_process_set,
                       ignore_name_scope: bool = False, name: str | None = None) -> list[Any]:
     """Several tensors as one operation. IndexedSlices among them are gathered, each by itself."""
-    operation = _operation(average, op)
+    operation = handle_average_backwards_compatibility(op, average)
     _placement.check(device_dense, device_sparse)
     results: list[Any] = list(tensors)
     dense = [index for index, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
@@ -174,7 +174,7 @@ def grouped_allgather(tensors: Sequence[Any], name: str | None = None, ignore_na
                                     Average, 1.0, 1.0, process_set)
             counts = allgather(tf.expand_dims(tf.stack(rows), 0), _derived(name, "rows"),
                                process_set=process_set)
-            before = tf.reduce_sum(counts[:rank_op(process_set)], 0)
+            before = tf.reduce_sum(counts[:rank_op(process_set=process_set)], 0)
             return [mean[before[i]:before[i] + rows[i]] for i, mean in enumerate(means)]
 
         return outputs, gradient
@@ -254,8 +254,8 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, ignore_na
 
 def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compression.none,
                   op: Reduction = Average, name: str | None = None, process_set: Any = global_process_set,
-                  prescale_factor: float = 1.0, postscale_factor: float = 1.0,
-                  ignore_name_scope: bool = False) -> tf.Tensor:
+                  ignore_name_scope: bool = False, prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> tf.Tensor:
     """This rank's share of the rows of the reduction. Differentiable for Sum and Average."""
     operation = Reduction(op)
     _placement.check(device_dense)
@@ -294,7 +294,8 @@ def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "", compre
                           prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                           ignore_name_scope: bool = False, name: str | None = None) -> list[tf.Tensor]:
     return [reducescatter(tensor, device_dense, compression, op, _derived(name, str(index)), process_set,
-                          prescale_factor, postscale_factor) for index, tensor in enumerate(tensors)]
+                          ignore_name_scope, prescale_factor, postscale_factor)
+            for index, tensor in enumerate(tensors)]
 
 
 def barrier(process_set: Any = global_process_set) -> None:
@@ -317,7 +318,7 @@ def size_op(process_set_id: Any = 0, name: str | None = None) -> tf.Tensor:
     return _number(lambda: _members(process_set_id)[1], name)
 
 
-def rank_op(process_set: Any = global_process_set, name: str | None = None) -> tf.Tensor:
+def rank_op(name: str | None = None, process_set: Any = global_process_set) -> tf.Tensor:
     """This worker's rank when the graph runs; within a process set its rank there."""
     return _number(lambda: _members(process_set)[0], name)
 

@@ -88,9 +88,12 @@ def DistributedOptimizer(optimizer: Any, name: str | None = None, use_locking: b
         process_set=process_set, scale_local_gradients=scale_local_gradients)
 
 
-def PartialDistributedOptimizer(optimizer: Any, local_layers: Any = None, **options: Any) -> Any:
-    """A DistributedOptimizer that leaves the gradients of local_layers to each rank."""
-    wrapped = DistributedOptimizer(optimizer, **options)
-    for variable in _variables_of(local_layers or []):
+def PartialDistributedOptimizer(optimizer: Any, name: str | None = None, *, local_layers: Any = None,
+                                **options: Any) -> Any:
+    """A DistributedOptimizer that leaves the gradients of local_layers (one, or several) to each rank."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name: expected a text, and not {type(name).__name__}; layers go to local_layers=")
+    wrapped = DistributedOptimizer(optimizer, name, **options)
+    for variable in _variables_of(local_layers):
         wrapped.register_local_var(variable)
     return wrapped
