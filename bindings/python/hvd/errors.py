@@ -36,6 +36,7 @@ class HostsUpdatedInterrupt(HvdError):
     """Hosts were added or removed: the run loop keeps the live values and joins the next generation."""
 
     status = HOSTS_UPDATED
+    skip_sync = False  # Horovod's, for programs that read it: here a sync moves only what differs
 
 
 class MismatchError(HvdError):

@@ -113,11 +113,17 @@ def _settings(given: Any) -> dict[str, Any]:
     return {name: fields[name] for name in _MEANT if fields.get(name) is not None}
 
 
+def _no_callbacks(callbacks: Any) -> None:
+    if callbacks:
+        raise InvalidError(
+            "callbacks: not served; workers report by hvd.allgather_object or by Ray's own means")
+
+
 class RayExecutor:
     """RayExecutor(num_workers=4), or RayExecutor(min_workers=2, max_workers=8), which is elastic.
 
     start() makes the actors of a fixed job, which keep between calls what their process holds; an elastic
-    job's actors are made and replaced while it runs. run(function, args, kwargs) is one job: function calls
+    job's actors are made and replaced while it runs. run(fn, args, kwargs) is one job: fn calls
     hvd.init(), and its results come back in rank order. Other parameters are Horovod's: cpus_per_worker,
     use_gpu, gpus_per_worker, env_vars; num_workers_per_host together with num_hosts in place of num_workers.
     `settings` are create_settings()'s: of an elastic job they may give the numbers of workers, reset_limit
@@ -219,15 +225,16 @@ class RayExecutor:
         for actor in actors:
             ray.kill(actor)
 
-    def execute(self, function: Callable[[Any], Any]) -> list[Any]:
-        """function(executable) in each actor, outside any job; None where start() has made no executable."""
+    def execute(self, fn: Callable[[Any], Any], callbacks: Any = None) -> list[Any]:
+        """fn(executable) in each actor, outside any job; None where start() has made no executable."""
+        _no_callbacks(callbacks)
         self._need_actors("execute")
-        return ray.get([actor.call.remote(function) for actor in self._actors])
+        return ray.get([actor.call.remote(fn) for actor in self._actors])
 
-    def execute_single(self, function: Callable[[Any], Any]) -> Any:
-        """function(executable) in the first actor."""
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """fn(executable) in the first actor."""
         self._need_actors("execute_single")
-        return ray.get(self._actors[0].call.remote(function))
+        return ray.get(self._actors[0].call.remote(fn))
 
     def _need_actors(self, what: str) -> None:
         if not self._actors:
@@ -236,16 +243,18 @@ class RayExecutor:
 
     # ---- jobs ----
 
-    def run(self, function: Callable[..., Any], args: Sequence[Any] | None = None,
-            kwargs: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
-        """function(*args, **kwargs) on every worker of one job: its results in rank order.
+    def run(self, fn: Callable[..., Any], args: Sequence[Any] | None = None,
+            kwargs: Mapping[str, Any] | None = None, callbacks: Any = None, *,
+            timeout: float | None = None) -> list[Any]:
+        """fn(*args, **kwargs) on every worker of one job: its results in rank order.
 
         An exception of the function is raised here, if it ended the job; JobFailedError says why else it
         failed.
         """
-        if not callable(function):
-            raise InvalidError(f"function: expected something to call, and not {type(function).__name__}")
-        call = (function, list(args or []), dict(kwargs or {}))
+        _no_callbacks(callbacks)
+        if not callable(fn):
+            raise InvalidError(f"fn: expected something to call, and not {type(fn).__name__}")
+        call = (fn, list(args or []), dict(kwargs or {}))
         options: dict[str, Any] = dict(self._options)
         if self.elastic:
             options.update(np=self.min_workers, min_np=self.min_workers, discover=self._nodes)
@@ -270,7 +279,7 @@ class RayExecutor:
         here = ray.util.get_node_ip_address()
         if len(ray.nodes()) > 1:
             options.setdefault("listen", here)
-        launcher.function = (_in_variables(self._variables, function), *call[1:])
+        launcher.function = (_in_variables(self._variables, fn), *call[1:])
         with _driver.Driver(launcher=launcher, **options) as driver:
             launcher.driver = driver
             driver.start()
@@ -283,7 +292,7 @@ class RayExecutor:
             launcher.close()
             return [result for _, result in sorted(launcher.results.values(), key=lambda pair: pair[0])]
 
-    def run_remote(self, function: Callable[..., Any], args: Sequence[Any] | None = None,
+    def run_remote(self, fn: Callable[..., Any], args: Sequence[Any] | None = None,
                    kwargs: Mapping[str, Any] | None = None) -> Any:
         """run() in a thread of this process: a concurrent.futures.Future of its results."""
         from concurrent.futures import Future
@@ -292,7 +301,7 @@ class RayExecutor:
 
         def work() -> None:
             try:
-                future.set_result(self.run(function, args, kwargs))
+                future.set_result(self.run(fn, args, kwargs))
             except BaseException as problem:
                 future.set_exception(problem)
 
@@ -352,9 +361,7 @@ class ElasticRayExecutor:
         """Nothing to do: actors are made when there is a function."""
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Any = None) -> list[Any]:
-        if callbacks:
-            raise InvalidError(
-                "callbacks: not served; workers report by hvd.allgather_object or by Ray's own means")
+        _no_callbacks(callbacks)
         return self._executor.run(worker_fn)
 
 

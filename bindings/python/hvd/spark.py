@@ -130,9 +130,10 @@ def run(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, A
 def run_elastic(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
                 num_proc: int | None = None, min_num_proc: int | None = None, max_num_proc: int | None = None,
                 start_timeout: float | None = None, elastic_timeout: float | None = None,
-                reset_limit: int | None = None, env: Mapping[str, str] | None = None, *,
-                spark_context: Any = None, min_np: int | None = None, max_np: int | None = None,
-                **options: Any) -> list[Any]:
+                reset_limit: int | None = None, env: Mapping[str, str] | None = None, stdout: Any = None,
+                stderr: Any = None, verbose: int = 1, nics: Any = None,
+                prefix_output_with_timestamp: bool = False, min_np: int | None = None,
+                max_np: int | None = None, *, spark_context: Any = None, **options: Any) -> list[Any]:
     """run() whose tasks may fail: the others go on, and Spark's next attempt of a task joins them.
 
     How often it tries is spark.task.maxFailures (in local mode local[N,F]).
@@ -141,8 +142,7 @@ def run_elastic(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mappin
         name: value for name, value in (("elastic_timeout", elastic_timeout), ("reset_limit", reset_limit))
         if value is not None
     })
-    for name in ("stdout", "stderr", "verbose", "nics", "prefix_output_with_timestamp", "cooldown_range"):
-        options.pop(name, None)  # Horovod's, without effect
+    options.pop("cooldown_range", None)  # Horovod's, without effect
     return _job(fn, args, kwargs, num_proc, min_num_proc or min_np, max_num_proc or max_np, start_timeout,
                 env, False, spark_context, options)
 

@@ -1,4 +1,4 @@
-"""horovod.data of the package `horovod` that is ours, and horovod.common.basics."""
+"""horovod.data of the package `horovod` that is ours, and small parts of horovod.common."""
 
 import sys
 import threading
@@ -124,3 +124,9 @@ def test_basics(alone):
     assert basics.gloo_built() and not basics.ddl_built()
     with pytest.raises(AttributeError, match="_comm_process_set_id"):
         basics._comm_process_set_id
+
+
+def test_an_interruption_skips_no_sync():
+    from horovod.common.exceptions import HostsUpdatedInterrupt
+
+    assert HostsUpdatedInterrupt("hosts").skip_sync is False

@@ -34,13 +34,16 @@ def test_a_fixed_job():
     try:
         results = executor.run(job_functions.total, (0.5,))
         assert [(rank, found) for rank, found, _ in results] == [(0, 6.5), (1, 6.5), (2, 6.5)]
-        again = executor.run(job_functions.total, kwargs={"plus": 0})
+        again = executor.run(fn=job_functions.total, kwargs={"plus": 0}, callbacks=None)
         assert sorted(pid for *_, pid in again) == sorted(executor.execute(
             job_functions.kept))  # the same processes
         assert executor.execute_single(job_functions.kept) in [pid for *_, pid in results]
         assert len(executor.run_remote(job_functions.total, (1,)).result(200)) == 3
         with pytest.raises(KeyError, match="mine of rank"):
             executor.run(job_functions.fails)
+        for refused in (executor.run, executor.execute):
+            with pytest.raises(hvd.InvalidError, match="callbacks: not served"):
+                refused(job_functions.kept, callbacks=[print])
     finally:
         executor.shutdown()
 

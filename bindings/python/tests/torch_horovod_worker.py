@@ -68,6 +68,31 @@ try:
 except hvd.MismatchError as error:
     assert "'differs'" in str(error) and "['float32', 2]" in str(error)
 
+# Passes that are set later are as those that were given.
+found = []
+for given in (True, False):
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    passes = {"backward_passes_per_step": 2} if given else {}
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(),
+                                         **passes)
+    if not given:
+        optimizer.set_backward_passes_per_step(2)
+    for step in range(2):
+        for part in (1.0, 2.0):
+            model(torch.full((1, 2), part * (rank + 1))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(model.weight.detach().clone())
+close(found[0], 1 - torch.full((1, 2), 3 * (size + 1) / 2), "the sum of two passes, the mean of the ranks")
+assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3]), found
+for wrong in (0, "2"):
+    try:
+        optimizer.set_backward_passes_per_step(wrong)
+        raise SystemExit("taken")
+    except hvd.InvalidError as error:
+        assert "backward_passes_per_step" in str(error), error
+
 # An optimizer that has not stepped yet: gradients are there after its broadcast, as in Horovod.
 hvd.broadcast_optimizer_state(
     torch.optim.SGD(fresh := list(torch.nn.Linear(2, 2).parameters()), momentum=0.9, lr=1.0))
