@@ -1,27 +1,30 @@
 // Random histories of the coordinator, replayed from a seed: ranks call the same operations in orders of
 // their own, over links that delay (each in order); names are used again; some calls disagree; time-outs
-// strike; a rank may finish early.
+// strike; a rank may finish early. Operations are of all kinds but join, some with their data.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <random>
 #include <set>
 
 #include "collective/calls.h"
+#include "collective/kinds/kind.h"
+#include "collective/match_results.h"
 #include "collective/matcher.h"
 
 namespace hvd::collective {
 namespace {
 
 using testing::Call;
-
-struct Step {  // one use of one name
-  std::string name;
-  std::map<int32_t, Call> calls;  // by participating rank
-  bool clean = true;              // all calls agree
-};
+using testing::Floats;
+using testing::kTraits;
+using testing::Step;
+using testing::Traits;
+using testing::traits_of;
 
 class History {
  public:
@@ -89,18 +92,13 @@ class History {
       step.name = std::string(1, static_cast<char>('a' + pick(0, 3)));
       Call base;
       base.name = step.name;
-      constexpr Kind kKinds[] = {Kind::kBroadcast, Kind::kAllreduce,       Kind::kAllgather,
-                                 Kind::kBarrier,   Kind::kBroadcastObject, Kind::kAgree};
-      base.kind = kKinds[pick(0, 5)];
-      const bool some = pick(0, 4) == 0;  // of the ranks only
+      const Traits& kind = kTraits[pick(0, static_cast<int>(std::size(kTraits)) - 1)];
+      base.kind = kind.kind;
+      const bool some = base.kind != Kind::kSend && pick(0, 4) == 0;  // of the ranks only
       base.timeout = timeouts_ ? Duration(pick(20, 200)) : Duration(1'000'000'000);
-      if (base.kind == Kind::kAllreduce) base.reduction = pick(HVD_REDUCTION_SUM, HVD_REDUCTION_PRODUCT);
-      if (base.kind == Kind::kBroadcast || base.kind == Kind::kBroadcastObject) {
-        base.root = pick(0, size_ - 1);
-      }
-      if (base.kind != Kind::kBarrier && base.kind != Kind::kAgree && base.kind != Kind::kBroadcastObject) {
-        base.specs = {{HVD_DTYPE_FLOAT32, {pick(1, 3), pick(0, 3)}}};
-      }
+      if (kind.reduces) base.reduction = pick(HVD_REDUCTION_SUM, HVD_REDUCTION_PRODUCT);
+      if (kind.rooted) base.root = pick(0, size_ - 1);
+      if (kind.tensor) base.specs = {{HVD_DTYPE_FLOAT32, {pick(1, 3), pick(0, 3)}}};
       std::vector<int32_t> members;
       for (int r = 0; r < size_; ++r) {
         if (!some || r == base.root || pick(0, 1) == 0) members.push_back(r);
@@ -109,25 +107,62 @@ class History {
         base.members = members;
         step.name = base.name = "t" + std::to_string(i);  // its positions differ per rank: a name of its own
       }
+      if (base.kind == Kind::kSend) {  // the pair is a set of its own
+        const int32_t receiver = (base.root + pick(1, size_ - 1)) % size_;
+        base.members = members = {std::min(base.root, receiver), std::max(base.root, receiver)};
+        base.set = "hvd." + std::to_string(base.root) + ">" + std::to_string(receiver);
+        step.name = base.name + " " + base.set;
+      }
+      step.carries = kind.tensor && pick(0, 1) == 0;
+      if (kind.reduces && kind.deals) split(&base, members.size());
       for (const int32_t r : members) {
         Call call = base;
         if (call.kind == Kind::kAgree) call.word = static_cast<uint64_t>(pick(0, 100));
-        if (call.kind == Kind::kAllgather) call.specs[0].shape[0] = pick(0, 4);
+        if (kind.own_rows) call.specs[0].shape[0] = pick(0, 4);
+        if (kind.own_rows && kind.deals) split(&call, members, r);
         if (call.kind == Kind::kBroadcastObject && r == call.root) {
           call.object_size = static_cast<uint64_t>(pick(0, 3)) * 30000;
           if (call.object_size <= kInlineObject) call.bytes.assign(call.object_size, 7);
         }
+        if (step.carries && (!kind.in_place || r == call.root)) fill(&call);
         step.calls.emplace(r, std::move(call));
       }
-      if (members.size() > 1 && !base.specs.empty() && pick(0, 3) == 0) {
+      if (members.size() > 1 && kind.tensor && pick(0, 3) == 0) {
         step.clean = false;
-        step.calls[members[static_cast<size_t>(pick(0, static_cast<int>(members.size()) - 1))]]
-            .specs[0]
-            .shape[1] = 9;
+        Call& odd = step.calls[members[static_cast<size_t>(pick(0, static_cast<int>(members.size()) - 1))]];
+        if (kind.rooted && pick(0, 1) == 0) {
+          odd.root = (odd.root + 1) % size_;
+        } else {
+          odd.specs[0].shape[1] = 9;
+        }
       }
       position_.push_back(uses[step.name]++);
       steps_.push_back(std::move(step));
     }
+  }
+
+  /// Its rows among so many, at random.
+  void split(Call* call, size_t members) {
+    call->splits.assign(members, 0);
+    for (int64_t i = 0; i < call->specs[0].shape[0]; ++i) {
+      ++call->splits[static_cast<size_t>(pick(0, static_cast<int>(members) - 1))];
+    }
+  }
+  /// The same as its kind does on rank r.
+  void split(Call* call, const std::vector<int32_t>& members, int32_t r) {
+    if (call->kind == Kind::kScatter && r != call->root) call->specs[0].shape[0] = 0;
+    if (call->kind != Kind::kGather) return split(call, members.size());
+    for (const int32_t to : members) {
+      call->splits.push_back(to == call->root ? call->specs[0].shape[0] : 0);
+    }
+  }
+  void fill(Call* call) {
+    const auto& shape = call->specs[0].shape;
+    Floats data(static_cast<size_t>(shape[0] * shape[1]));
+    for (float& x : data) x = static_cast<float>(pick(0, 16));
+    call->carries = true;
+    call->bytes.resize(data.size() * sizeof(float));
+    if (!data.empty()) std::memcpy(call->bytes.data(), data.data(), call->bytes.size());
   }
 
   /// One random event; false if there is none.
@@ -156,8 +191,8 @@ class History {
       Call call = steps_[step].calls.at(r);
       call.ticket = ++ticket_;
       self.under_way[call.ticket] = step;
-      self.in_use.insert(call.name);
-      ++self.used[call.name];
+      self.in_use.insert(steps_[step].name);
+      ++self.used[steps_[step].name];
       ++self.called;
       self.up.emplace_back(true, std::move(call));
     } else if (what == 1) {
@@ -269,10 +304,38 @@ class History {
       }
       if (!everybody && !timeouts_ && code != HVD_PEER_LOST)
         return where + "ended with " + first->status.message;
-      if (code == HVD_OK && step.calls.begin()->second.kind == Kind::kAgree && first->word != word) {
-        return where + "wrong word";
-      }
+      if (code != HVD_OK) continue;
+      if (step.calls.begin()->second.kind == Kind::kAgree && first->word != word) return where + "wrong word";
+      if (std::string problem = judge_results(i, first->sequence != 0); !problem.empty())
+        return where + problem;
     }
+    return "";
+  }
+
+  /// Of a step that succeeded.
+  std::string judge_results(size_t i, bool runs) {
+    const Step& step = steps_[i];
+    bool any = false;  // data
+    size_t me = 0;
+    for (const auto& [r, own] : step.calls) {
+      const Outcome& outcome = *rank(r).results.at(i);
+      const std::string where =
+          std::string(traits_of(own.kind).name) + " on rank " + std::to_string(r) + ": ";
+      if (outcome.rows != rows_for(step, me)) return where + "wrong rows";
+      if (own.kind == Kind::kBroadcastObject) {
+        const Call& root = step.calls.at(own.root);
+        if (outcome.object_size != root.object_size) return where + "wrong size";
+        if (runs != (root.object_size > kInlineObject && step.calls.size() > 1)) return where + "wrong way";
+        if (r != own.root && !runs && outcome.payload != root.bytes) return where + "wrong object";
+      } else if (step.carries && step.calls.size() > 1) {
+        if (runs) return where + "the backend runs it, though all data are here";
+        const Floats data = data_for(step, me, r);
+        if (!testing::same(testing::floats(outcome.payload), data)) return where + "wrong data";
+      }
+      if (!own.specs.empty()) any = any || own.specs[0].shape[0] * own.specs[0].shape[1] > 0;
+      ++me;
+    }
+    if (any && step.calls.size() > 1 && !step.carries && !runs) return "nobody moves its data";
     return "";
   }
 
@@ -296,6 +359,16 @@ TEST(MatcherHistory, EveryRankGetsTheSame) {
   for (uint64_t seed = base; seed < base + count; ++seed) {
     const std::string problem = History(seed).run();
     ASSERT_EQ(problem, "") << "replay with HVD_TEST_SEED=" << seed;
+  }
+}
+
+TEST(MatcherHistory, HasEveryKindButJoin) {
+  for (uint8_t i = 0; find_row(i) != nullptr; ++i) {
+    const Kind kind = find_row(i)->kind;
+    EXPECT_EQ(std::any_of(std::begin(kTraits), std::end(kTraits),
+                          [&](const Traits& traits) { return traits.kind == kind; }),
+              kind != Kind::kJoin)
+        << find_row(i)->name;
   }
 }
 
