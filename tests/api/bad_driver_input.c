@@ -50,6 +50,64 @@ static void ladder(const char *key, const char *value, const char *other, const 
   hvd_options_destroy(o);
 }
 
+/* An operator's wishes, to a job that waits for its hosts. */
+static void wishes(void) {
+  const char *const pairs[] = {"discover_agents",
+                               "1",
+                               "secret",
+                               "0123456789abcdef0123456789abcdef",
+                               "np",
+                               "2",
+                               "max_np",
+                               "3",
+                               "listen",
+                               "127.0.0.1",
+                               "elastic_timeout",
+                               "300"};
+  const char *command[] = {"true", NULL};
+  hvd_options *o = NULL;
+  hvd_driver *d = NULL;
+  size_t i;
+  CHECK_STATUS(hvd_options_create(&o, &error), HVD_OK);
+  for (i = 0; i < sizeof(pairs) / sizeof(*pairs); i += 2) {
+    CHECK_STATUS(hvd_options_set(o, pairs[i], pairs[i + 1], &error), HVD_OK);
+  }
+  CHECK_STATUS(hvd_driver_create(o, &d, &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_set_command(d, command, NULL, &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_drain(d, NULL, 0, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("host is NULL");
+  CHECK_STATUS(hvd_driver_drain(d, "", 0, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("host is empty");
+  CHECK_STATUS(hvd_driver_drain(d, "a", -1, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("timeout_ns is -1");
+  CHECK_STATUS(hvd_driver_undrain(d, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("host is NULL");
+  CHECK_STATUS(hvd_driver_undrain(d, "", &error), HVD_INVALID);
+  CHECK_NAMES("host is empty");
+  CHECK_STATUS(hvd_driver_drain(d, "a", 0, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("not started");
+  CHECK_STATUS(hvd_driver_undrain(d, "a", &error), HVD_INVALID);
+  CHECK_NAMES("not started");
+  CHECK_STATUS(hvd_driver_scale(d, 2, &error), HVD_INVALID);
+  CHECK_NAMES("not started");
+  CHECK_STATUS(hvd_driver_start(d, &error), HVD_OK);
+  CHECK_STATUS(hvd_driver_drain(d, "elsewhere", 0, NULL, &error), HVD_INVALID);
+  CHECK_NAMES("elsewhere");
+  CHECK_STATUS(hvd_driver_undrain(d, "elsewhere", &error), HVD_INVALID);
+  CHECK_NAMES("elsewhere");
+  CHECK_STATUS(hvd_driver_scale(d, 4, &error), HVD_INVALID);
+  CHECK_NAMES("4");
+  CHECK_STATUS(hvd_driver_scale(d, 0, &error), HVD_INVALID);
+  CHECK_NAMES("0");
+  CHECK_STATUS(hvd_driver_scale(d, -5, &error), HVD_INVALID);
+  CHECK_NAMES("-5");
+  hvd_driver_destroy(d);
+  CHECK_STATUS(hvd_driver_drain(d, "a", 0, NULL, &error), HVD_CLOSED);
+  CHECK_STATUS(hvd_driver_undrain(d, "a", &error), HVD_CLOSED);
+  CHECK_STATUS(hvd_driver_scale(d, 2, &error), HVD_CLOSED);
+  hvd_options_destroy(o);
+}
+
 int main(void) {
   hvd_options *o = NULL;
   hvd_driver *d = NULL;
@@ -76,6 +134,9 @@ int main(void) {
   CHECK_STATUS(hvd_driver_describe(NULL, HVD_DRIVER_FORMAT_TEXT, &text, &error), HVD_INVALID);
   CHECK_STATUS(hvd_driver_command(NULL, NULL, NULL, 0, &text, &error), HVD_INVALID);
   CHECK(text == (char *)shell);
+  CHECK_STATUS(hvd_driver_drain(NULL, "a", 0, NULL, &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_undrain(NULL, "a", &error), HVD_INVALID);
+  CHECK_STATUS(hvd_driver_scale(NULL, 1, &error), HVD_INVALID);
   hvd_driver_destroy(NULL);
 
   ladder("min_np", "3", "np", "2");
@@ -136,5 +197,6 @@ int main(void) {
   CHECK_STATUS(hvd_driver_start(d, &error), HVD_UNAVAILABLE);
   hvd_driver_destroy(d);
   hvd_options_destroy(o);
+  wishes();
   return report("bad_driver_input");
 }
