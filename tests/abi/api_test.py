@@ -22,6 +22,8 @@ BLOCKING = {
 PLACE = {"hvd_" + name for name in "rank size local_rank local_size cross_rank cross_size generation".split()}
 # hvdrun --join is the agent for workers in any language.
 AGENT = {name for name in FUNCTIONS if name.startswith("hvd_agent_")}
+DRIVER = {name for name in FUNCTIONS if name.startswith("hvd_driver_")}
+SAMPLER = {name for name in FUNCTIONS if name.startswith("hvd_sampler_")} | {"hvd_state_add_sampler"}
 # What a binding leaves out, and why.
 UNUSED = {
     # It submits requests, which is how it has time-outs, sets and cancelling; the rest is in
@@ -29,8 +31,7 @@ UNUSED = {
     "go": AGENT | BLOCKING | PLACE | {
         "hvd_init", "hvd_connect_begin", "hvd_run", "hvd_state_revision", "hvd_op_get_error",
         "hvd_submit_and_wait", "hvd_op_abandon", "hvd_broadcast_object", "hvd_allgather_object",
-        "hvd_gather_object", "hvd_dtype_size", "hvd_dtype_name", "hvd_options_set_int",
-        "hvd_options_set_bool", "hvd_options_set_duration", "hvd_options_get", "hvd_get_event_fd",
+        "hvd_gather_object", "hvd_options_get", "hvd_get_event_fd",
         "hvd_next_event", "hvd_state_on_reset", "hvd_get_leave_fd"
         # A goroutine calls Leave. C may keep no memory of Go's after a call.
     } | {"hvd_state_lend", "hvd_state_lend_until_end"},
@@ -40,10 +41,6 @@ UNUSED = {
         "hvd_run",
         "hvd_op_get_error",
         "hvd_submit_and_wait",
-        "hvd_dtype_size",
-        "hvd_dtype_name",
-        "hvd_state_get_info",
-        "hvd_state_revision",
         # A state's fields are those that its value names, and its loop runs what is
         # to be reset.
         "hvd_state_on_reset",
@@ -57,6 +54,22 @@ UNUSED = {
         "hvd_init", "hvd_connect", "hvd_run", "hvd_broadcast_object", "hvd_allgather_object",
         "hvd_gather_object", "hvd_dtype_name", "hvd_get_leave_fd"
     },  # the interpreter's own handler writes to a descriptor of Python's
+    # Workers alone, with collectives as requests, which promises wait for by descriptor. Rank and size are in
+    # hvd_get_membership. Nobody in Node has needed samplers, shards, leaving, halves of commits, timelines.
+    "node": AGENT | DRIVER | SAMPLER | BLOCKING | PLACE | {
+        "hvd_context_create", "hvd_connect", "hvd_connect_begin", "hvd_run", "hvd_submit_and_wait",
+        "hvd_op_wait", "hvd_op_abandon", "hvd_allgather_object", "hvd_gather_object",
+        "hvd_status_name", "hvd_dtype_name",  # it has its own, from the headers' numbers
+        "hvd_options_set_int", "hvd_options_set_bool", "hvd_options_set_duration", "hvd_options_get",
+        "hvd_options_describe", "hvd_process_set_get_ranks", "hvd_get_available_backend",
+        "hvd_get_available_backend_count", "hvd_get_backend_choice",
+        # Threads of the library would call them, where no JavaScript runs: events come by descriptor.
+        "hvd_options_set_log", "hvd_register_listener", "hvd_remove_listener",
+        "hvd_leave", "hvd_has_left", "hvd_get_leave_fd",
+        "hvd_state_commit_begin", "hvd_state_commit_end", "hvd_timeline_start", "hvd_timeline_stop",
+        "hvd_state_add_shard", "hvd_state_add_shard_with_parity", "hvd_shard_range", "hvd_state_on_lost",
+        "hvd_state_lend", "hvd_state_lend_until_end",  # C may keep no memory of JavaScript's after a call
+    },
 }
 # What a binding does not name of the enumerators, and why.
 WIDE = {"HVD_DTYPE_" + name for name in
@@ -85,8 +98,42 @@ SOURCES = {"go": ("bindings/go", ("*.go", "bridge.c"), r"\b(?:C\.)?(hvd_\w+)\(")
            "rust": ("bindings/rust/hvd/src", ("*.rs",), r"sys::(hvd_\w+)"),
            "python": ("bindings/python", ("*.py", "*.c", "*.cc", "*.cpp"), r"\b(hvd_\w+)\b")}
 
+BAD = "tests/api/bad_*.c"
+# Functions, by prefix, whose wrong arguments come from the program of tests/api that has what they need.
+BAD_ELSEWHERE = {
+    "hvd_sampler_": "sampler.c",
+    "hvd_state_add_sampler": "sampler.c",
+    "hvd_get_available_backend": "backends.c",
+    "hvd_get_backend_choice": "backends.c",
+    "hvd_op_abandon": "lifetime.c",
+}
+
+
+def without_wrong_arguments(functions):
+    """Those that take a pointer and that no such program calls."""
+    def calls(text):
+        return set(re.findall(r"\b(hvd_\w+)\b", re.sub(r"/\*.*?\*/", " ", text, flags=re.S)))
+    bad = set().union(*(calls(path.read_text()) for path in ROOT.glob(BAD)))
+    for prefix, file in BAD_ELSEWHERE.items():
+        bad |= {name for name in calls((ROOT / "tests/api" / file).read_text()) if name.startswith(prefix)}
+    return sorted(function["name"] for function in functions
+                  if any("*" in parameter["type"] for parameter in function["parameters"]) and
+                  function["name"] not in bad)
+
+
+def used_by_node():
+    """What abi.js declares, and another file calls by its name without the prefix."""
+    library = ROOT / "bindings/node/lib"
+    table = (library / "abi.js").read_text()
+    calls = "\n".join(path.read_text() for path in library.glob("*.js") if path.name != "abi.js")
+    declared = [name for name, result, parameters in imported().bindings.Node(API, table).functions()]
+    return {name for name in declared if re.search(rf'"{name[4:]}"|\bplain\.{name[4:]}\b', calls)} | \
+        set(re.findall(r"library\.func\(\"[\w ]+\*?(hvd_\w+)\(", table))
+
 
 def used(binding):
+    if binding == "node":
+        return used_by_node() & FUNCTIONS
     folder, patterns, expression = SOURCES[binding]
     names = set()
     for pattern in patterns:
@@ -155,6 +202,16 @@ class Api(unittest.TestCase):
                 self.assertEqual(sorted(left_out & FUNCTIONS), sorted(left_out), "no such function")
                 missing = FUNCTIONS - used(binding) - left_out
                 self.assertEqual([], sorted(missing), f"{binding} does not use them")
+                if binding != "python":  # whose table and comments name functions that it does not call
+                    self.assertEqual([], sorted(left_out & used(binding)), f"{binding} uses them")
+
+    def test_each_function_gets_wrong_arguments(self):
+        self.assertEqual([], without_wrong_arguments(API["functions"]))
+        new = {"name": "hvd_new", "parameters": [{"name": "error", "type": "hvd_error *"}]}
+        self.assertEqual(["hvd_new"], without_wrong_arguments(API["functions"] + [new]))
+        for prefix, file in BAD_ELSEWHERE.items():
+            self.assertRegex((ROOT / "tests/api" / file).read_text(), rf"{prefix}\w*\([^;]*HVD_INVALID")
+            self.assertTrue([name for name in FUNCTIONS if name.startswith(prefix)], f"no {prefix}...")
 
     def noticed(self, file, change, by):
         """Sentences about the binding after a change of its file's text."""
