@@ -146,8 +146,8 @@ class Docs(unittest.TestCase):
         known = set(re.findall(r"\b(?:hvd_\w*test\(|add_test\(NAME )\s*(\w+)", sources))
         self.assertEqual([], sorted(named - known))
         promises = [int(number) for number in re.findall(r"^\*\*(\d+)\. ", contract, flags=re.M)]
-        self.assertEqual(list(range(1, 14)), promises[:13])
-        self.assertEqual(sorted(set(promises)), promises)
+        self.assertEqual(list(range(1, len(promises) + 1)), promises)
+        self.assertGreaterEqual(len(promises), 19)
 
     def test_files_say_their_purpose_first(self):
         """In a comment on the first line, or on the second behind #! or <!doctype>."""
