@@ -2,6 +2,7 @@
 // socket of type SOCK_SEQPACKET. Needs the standard library alone.
 #pragma once
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,8 +33,9 @@ struct Message {
 inline constexpr size_t kMost = size_t{64} << 10;
 inline constexpr size_t kMostDescriptors = 4;
 
-/// False, and errno.
-inline bool send(int socket, const Message& message) {
+/// Waits for room, even if another owner of the socket has set O_NONBLOCK; with `dont_wait` EAGAIN. False,
+/// and errno.
+inline bool send(int socket, const Message& message, bool dont_wait = false) {
   std::string bytes(1, static_cast<char>(message.kind));
   bytes += message.name;
   bytes.push_back(0);
@@ -53,8 +55,13 @@ inline bool send(int socket, const Message& message) {
     rights->cmsg_len = CMSG_LEN(size);
     std::memcpy(CMSG_DATA(rights), message.descriptors.data(), size);
   }
-  ssize_t n = 0;
-  do { n = ::sendmsg(socket, &header, MSG_NOSIGNAL); } while (n < 0 && errno == EINTR);
+  ssize_t n = -1;
+  while ((n = ::sendmsg(socket, &header, MSG_NOSIGNAL | (dont_wait ? MSG_DONTWAIT : 0))) < 0) {
+    if (errno == EINTR) continue;
+    if ((errno != EAGAIN && errno != EWOULDBLOCK) || dont_wait) break;
+    pollfd room{socket, POLLOUT, 0};
+    ::poll(&room, 1, -1);
+  }
   return n == static_cast<ssize_t>(bytes.size());
 }
 

@@ -17,6 +17,12 @@
 #include "launch/process.h"
 
 namespace hvd::launch {
+namespace {
+
+constexpr const char *kSelf = "hvd-guard", *kEffect = "no worker begins";
+
+}  // namespace
+
 std::string find_guard(const std::string& option) {
   std::vector<std::string> paths;
   if (!option.empty()) {
@@ -43,10 +49,11 @@ std::string find_guard(const std::string& option) {
 }
 
 Guard::Guard(const std::string& path, Duration grace, LoggerPtr logger)
-    : path_(path), logger_(std::move(logger)) {
-  // A socket, not a pipe: writing to a guard that is gone must not raise SIGPIPE.
+    : path_(path), logger_(std::move(logger)), queue_(kSelf, kEffect, logger_) {
+  // A socket, not a pipe: writing to a guard that is gone must not raise SIGPIPE. Of packets: a line goes
+  // whole or not at all.
   std::array<int, 2> sockets{};
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
     throw Error(HVD_UNAVAILABLE, fmt::format("no socket for hvd-guard: {}", std::strerror(errno)));
   }
   socket_ = sockets[0];
@@ -67,9 +74,10 @@ Guard::Guard(const std::string& path, Duration grace, LoggerPtr logger)
 }
 
 Guard::Guard(const std::string& path, pid_t pid, int socket, LoggerPtr logger)
-    : path_(path), logger_(std::move(logger)), socket_(socket), pid_(pid) {}
+    : path_(path), logger_(std::move(logger)), socket_(socket), pid_(pid), queue_(kSelf, kEffect, logger_) {}
 
 Guard::~Guard() {
+  queue_.flush();
   if (socket_ >= 0) ::close(socket_);
   // With nothing left to end it is gone at once; otherwise it needs its grace, which is not waited for.
   for (int i = 0; i < 200; ++i) {
@@ -79,23 +87,44 @@ Guard::~Guard() {
   }
 }
 
-void Guard::add(pid_t group) { send(fmt::format("+{}\n", group)); }
-void Guard::add_helper(pid_t group) { send(fmt::format("*{}\n", group)); }
-void Guard::remove(pid_t group) { send(fmt::format("-{}\n", group)); }
-
-void Guard::add_directory(const std::string& path) {
-  if (path.front() == '/' && path.find('\n') == std::string::npos) send(path + "\n");
+// What waits takes back what it is the contrary of, so that no more waits than there are processes.
+void Guard::add(pid_t group, std::function<void()> known) {
+  send(fmt::format("+{}", group), fmt::format("+{}\n", group), std::move(known));
 }
 
-void Guard::send(const std::string& line) {
-  if (socket_ < 0) return;
+void Guard::add_helper(pid_t group, std::function<void()> known) {
+  send(fmt::format("+{}", group), fmt::format("*{}\n", group), std::move(known));
+}
+
+void Guard::remove(pid_t group) {
+  if (!queue_.forget(fmt::format("+{}", group))) send("", fmt::format("-{}\n", group));
+}
+
+void Guard::add_directory(const std::string& path) {
+  if (path.front() == '/' && path.find('\n') == std::string::npos) send("", path + "\n");
+}
+
+void Guard::send(const std::string& name, const std::string& line, std::function<void()> sent) {
+  queue_.add(name, [this, line, sent = std::move(sent)] {
+    if (!write(line)) return false;
+    if (sent) sent();
+    return true;
+  });
+}
+
+bool Guard::write(const std::string& line) {
+  if (socket_ < 0) return true;
   ssize_t n = 0;
-  do { n = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL); } while (n < 0 && errno == EINTR);
-  if (n == static_cast<ssize_t>(line.size())) return;
+  do {
+    n = ::send(socket_, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (n < 0 && errno == EINTR);
+  if (n == static_cast<ssize_t>(line.size())) return true;
+  if (no_room(errno)) return false;
   logger_->warning("hvd-guard (process {}) is gone ({}): workers would outlive a driver that is killed", pid_,
                    std::strerror(errno));
   ::close(socket_);
   socket_ = -1;
+  return true;
 }
 
 }  // namespace hvd::launch

@@ -4,10 +4,13 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
+#include "launch/send_queue.h"
 
 namespace hvd::launch {
 
@@ -15,7 +18,7 @@ namespace hvd::launch {
 /// Error(HVD_UNAVAILABLE) that names what was tried.
 std::string find_guard(const std::string& option);
 
-/// Methods from one thread.
+/// Methods from one thread. None waits for the program, which may be stopped.
 class Guard {
  public:
   /// Starts the program. Throws Error(HVD_UNAVAILABLE).
@@ -27,9 +30,13 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
   const std::string& path() const { return path_; }
-  void add(pid_t group);
+  /// As SendQueue has it.
+  void run_on(Loop& loop) { queue_.run_on(loop); }
+  /// `known` is called as soon as it is certain that the guard will have the group in its charge, even if
+  /// this process ends; not if the group is removed before.
+  void add(pid_t group, std::function<void()> known = nullptr);
   /// A group that serves the others: ended when they are gone.
-  void add_helper(pid_t group);
+  void add_helper(pid_t group, std::function<void()> known = nullptr);
   /// At last the guard removes it, if it is still there; made by make_job_directory.
   void add_directory(const std::string& path);
   /// Before the group's leader is reaped: afterwards the number may be somebody else's.
@@ -38,12 +45,14 @@ class Guard {
   int descriptor() const { return socket_; }
 
  private:
-  void send(const std::string& line);
+  void send(const std::string& name, const std::string& line, std::function<void()> sent = nullptr);
+  bool write(const std::string& line);
 
   const std::string path_;
   const LoggerPtr logger_;
   int socket_ = -1;
   pid_t pid_ = -1;
+  SendQueue queue_;
 };
 
 }  // namespace hvd::launch

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/descriptor_store.h"
 #include "base/status.h"
 
@@ -50,7 +51,10 @@ struct Keeper::Watch : std::enable_shared_from_this<Watch> {
   std::function<void(const std::string&, int32_t)> exited;
 };
 
-Keeper::Keeper(int socket, LoggerPtr logger) : socket_(socket), logger_(std::move(logger)) {
+Keeper::Keeper(int socket, LoggerPtr logger)
+    : socket_(socket),
+      logger_(std::move(logger)),
+      queue_("hvdrun's first process", "a next driver would not know what is new", logger_) {
   ::fcntl(socket_, F_SETFD, FD_CLOEXEC);
   while (true) {
     std::optional<store::Message> message = store::receive(socket_, false);
@@ -68,6 +72,7 @@ Keeper::Keeper(int socket, LoggerPtr logger) : socket_(socket), logger_(std::mov
       read(std::string_view(message->text), &status);
       ended_[message->name] = status;
     } else {
+      told_.insert(message->name);
       kept_[message->name] = {std::move(message->text), std::move(message->descriptors)};
     }
   }
@@ -75,6 +80,7 @@ Keeper::Keeper(int socket, LoggerPtr logger) : socket_(socket), logger_(std::mov
 
 Keeper::~Keeper() {
   stop_watching();
+  queue_.flush();
   for (const auto& [name, kept] : kept_) {
     for (const int fd : kept.descriptors) ::close(fd);
   }
@@ -124,12 +130,37 @@ std::vector<InheritedWorker> Keeper::take_processes(std::string_view prefix) {
   return found;
 }
 
-void Keeper::keep(const std::string& name, const std::string& text, const std::vector<int>& descriptors) {
-  if (store::send(socket_, {store::Kind::kKeep, name, text, descriptors})) return;
-  logger_->warning("{} can't be kept for a next driver: {}", name, std::strerror(errno));
+/// False: there is no room.
+bool Keeper::sent(const store::Message& message) {
+  if (store::send(socket_, message, true)) {
+    message.kind == store::Kind::kKeep ? void(told_.insert(message.name)) : void(told_.erase(message.name));
+    return true;
+  }
+  if (no_room(errno)) return false;
+  if (message.kind == store::Kind::kKeep)
+    logger_->warning("{} can't be kept for a next driver: {}", message.name, std::strerror(errno));
+  return true;
 }
 
-void Keeper::drop(const std::string& name) { store::send(socket_, {store::Kind::kDrop, name, "", {}}); }
+void Keeper::keep(const std::string& name, const std::string& text, const std::vector<int>& descriptors) {
+  queue_.forget(name);
+  store::Message message{store::Kind::kKeep, name, text, descriptors};
+  if (queue_.empty() && sent(message)) return;
+  // Until it is sent the caller may have closed its own.
+  const auto owned = std::make_shared<std::vector<Descriptor>>();
+  for (int& fd : message.descriptors) {
+    owned->emplace_back(fd = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    if (fd >= 0) continue;
+    return logger_->warning("{} can't be kept for a next driver: {}", name, std::strerror(errno));
+  }
+  queue_.add(name, [this, owned, message = std::move(message)] { return sent(message); });
+}
+
+void Keeper::drop(const std::string& name) {
+  queue_.forget(name);
+  if (told_.contains(name))
+    queue_.add(name, [this, name] { return sent({store::Kind::kDrop, name, "", {}}); });
+}
 
 std::optional<int32_t> Keeper::ended(const std::string& name) const {
   const auto found = ended_.find(name);
@@ -149,6 +180,7 @@ void Keeper::watch(Loop& loop) {
     exited(exit_status);
   });
   watch_->wait();
+  queue_.run_on(loop);
 }
 
 void Keeper::expect(const std::string& name, std::function<void(int32_t exit_status)> exited) {
@@ -156,6 +188,7 @@ void Keeper::expect(const std::string& name, std::function<void(int32_t exit_sta
 }
 
 void Keeper::stop_watching() {
+  queue_.stop();
   if (!watch_) return;
   watch_->exited = nullptr;
   asio::error_code ignored;

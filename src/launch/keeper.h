@@ -7,12 +7,18 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/log.h"
 #include "base/loop.h"
+#include "launch/send_queue.h"
+
+namespace hvd::store {
+struct Message;
+}
 
 namespace hvd::launch {
 
@@ -51,7 +57,8 @@ class Keeper {
   /// How the process that the name stands for has ended, if it has.
   std::optional<int32_t> ended(const std::string& name) const;
 
-  /// From any thread. The descriptors stay the caller's.
+  /// The descriptors stay the caller's. Neither waits for the keeper, which may be stopped. From one thread:
+  /// the loop's, once it is watched.
   void keep(const std::string& name, const std::string& text, const std::vector<int>& descriptors);
   void drop(const std::string& name);
 
@@ -69,6 +76,7 @@ class Keeper {
 
  private:
   struct Watch;
+  bool sent(const store::Message& message);
   std::vector<InheritedWorker> take_processes(std::string_view prefix);
   const int socket_;
   const LoggerPtr logger_;
@@ -77,6 +85,8 @@ class Keeper {
   std::map<std::string, int32_t> ended_;
   std::map<std::string, std::function<void(int32_t)>> expected_;
   std::shared_ptr<Watch> watch_;
+  SendQueue queue_;
+  std::set<std::string> told_;  // names of what the keeper has
 };
 
 }  // namespace hvd::launch

@@ -261,8 +261,11 @@ std::shared_ptr<Process> Process::start(Loop& loop, SpawnSpec spec, Handlers han
   }
   if (options.guard) {
     impl.guard = std::move(options.guard);
-    options.helper ? impl.guard->add_helper(impl.pid) : impl.guard->add(impl.pid);
-    let_go(impl.gate.get());
+    impl.guard->run_on(loop);
+    const auto known = [weak = process->weak_from_this()] {
+      if (const auto held = weak.lock()) let_go(held->impl_->gate.get());
+    };
+    options.helper ? impl.guard->add_helper(impl.pid, known) : impl.guard->add(impl.pid, known);
   }
   impl.read(process, 0);
   impl.read(process, 1);
@@ -279,6 +282,7 @@ std::shared_ptr<Process> Process::inherit(Loop& loop, const Inherited& inherited
   impl.pid = inherited.pid;
   impl.inherited = true;
   impl.guard = std::move(options.guard);
+  if (impl.guard) impl.guard->run_on(loop);
   impl.keeper = std::move(options.keeper);
   impl.kept_as = options.kept_as;
   asio::error_code error;
