@@ -2,6 +2,8 @@
 #include "cli/timeline_merge.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -189,10 +191,16 @@ class Output {
   struct Close {
     void operator()(FILE* stream) const { std::fclose(stream); }
   };
-  // A link in its place may point anywhere.
+  // A link in its place may point anywhere, and so may a second name of a file.
   static FILE* create(const std::string& file) {
-    const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    return fd < 0 ? nullptr : ::fdopen(fd, "wb");
+    const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    struct stat info {};
+    if (fd < 0 || ::fstat(fd, &info) != 0) return nullptr;
+    const bool file_alone = !S_ISREG(info.st_mode) || info.st_nlink == 1;
+    if (file_alone && (!S_ISREG(info.st_mode) || ::ftruncate(fd, 0) == 0)) return ::fdopen(fd, "wb");
+    ::close(fd);
+    if (!file_alone) throw std::runtime_error(file + ": expected a file without a second name (hard link)");
+    return nullptr;
   }
   [[noreturn]] void fail() const { throw std::runtime_error(file_ + ": " + std::strerror(errno)); }
   const std::string file_;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/file.h"
 #include "base/thread.h"
 
 namespace hvd::launch {
@@ -99,13 +101,24 @@ struct OutputThread::State {
     changed.notify_all();
   }
 
-  void append(const std::string& path, const std::string& bytes) {
-    auto file = files.find(path);
-    if (file == files.end()) {
-      const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-      if (fd < 0) logger->error("output file {} can't be opened: {}", path, std::strerror(errno));
-      file = files.emplace(path, fd).first;
+  void open(const std::string& path, int folder, const char* name) {
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+    Descriptor file(::openat(folder, name, kFlags, 0600));
+    struct stat info {};
+    if (file.get() < 0 || ::fstat(file.get(), &info) != 0)
+      return logger->error("output file {} can't be opened: {}", path, std::strerror(errno));
+    if (S_ISREG(info.st_mode) && info.st_nlink > 1) {
+      return logger->error(
+          "output file {} can't be opened: it has a second name (hard link), and may be somebody else's",
+          path);
     }
+    const auto [at, fresh] = files.emplace(path, file.get());
+    if (fresh) file.release();
+  }
+
+  void append(const std::string& path, const std::string& bytes) {
+    const auto file = files.find(path);
+    if (file == files.end()) return;
     if (bytes.empty()) {
       if (file->second >= 0) ::close(file->second);
       files.erase(file);
@@ -201,6 +214,14 @@ void OutputThread::last_line(std::shared_ptr<LineSplitter> splitter, OutputLine 
     });
   };
   state_->push(std::move(tell), 64);
+}
+
+void OutputThread::open(const std::string& path, Descriptor folder) {
+  state_->push(
+      [state = state_.get(), path, place = std::make_shared<Descriptor>(std::move(folder))] {
+        for (const char* name : {"stdout", "stderr"}) state->open(path_in(path, name), place->get(), name);
+      },
+      64);
 }
 
 void OutputThread::append(const std::string& path, std::string bytes) {

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/log.h"
 
 namespace hvd::launch {
@@ -62,7 +63,9 @@ class OutputThread {
   void lines(std::shared_ptr<LineSplitter> splitter, OutputLine line, std::string bytes);
   /// Nothing more comes: the last line, if no newline ended it.
   void last_line(std::shared_ptr<LineSplitter> splitter, OutputLine line);
-  /// Appends to a file, which is created with its folders' rights as they are; "" forgets it.
+  /// Opens the files "stdout" and "stderr" in a folder, for append; its path is for messages.
+  void open(const std::string& path, Descriptor folder);
+  /// Appends to a file of an open folder; "" closes it. A file that could not be opened was logged then.
   void append(const std::string& path, std::string bytes);
 
   bool full() const;

@@ -104,9 +104,11 @@ Timeline::Writer::Writer(std::string file, uint64_t worker, std::string host)
   if (fd_ < 0) throw failed("can't be opened");
   struct stat info {};
   if (::fstat(fd_, &info) != 0) throw failed("fstat");
-  if (!S_ISREG(info.st_mode)) {
+  // A second name may be somebody else's file, linked here for this process to empty it.
+  if (!S_ISREG(info.st_mode) || info.st_nlink > 1) {
     ::close(fd_);
-    throw Error(HVD_INVALID, fmt::format("timeline {}: expected a file", file_));
+    throw Error(HVD_INVALID, fmt::format("timeline {}: expected a file{}", file_,
+                                         S_ISREG(info.st_mode) ? " without a second name (hard link)" : ""));
   }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw failed("another timeline writes it");

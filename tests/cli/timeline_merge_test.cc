@@ -117,6 +117,10 @@ TEST_F(Merge, WhatIsNoTimelineIsRefused) {
   EXPECT_THROW(merge_timelines(path("out"), {path("a"), path("missing")}), std::runtime_error);
   EXPECT_THROW(merge_timelines(path("a"), {path("a")}), std::runtime_error) << "it would be lost";
   EXPECT_THROW(merge_timelines(path("no/folder"), {path("a")}), std::runtime_error);
+  std::ofstream(path("kept")) << "kept";
+  std::filesystem::create_hard_link(path("kept"), path("hard"));
+  EXPECT_THROW(merge_timelines(path("hard"), {path("a")}), std::runtime_error) << "it may be anybody's file";
+  EXPECT_EQ(std::filesystem::file_size(path("kept")), 4u);
   EXPECT_EQ(merge_timelines(path("out"), {path("a"), path("rubbish")}).notes.size(), 2u);
   EXPECT_EQ(ask("len(the('x'))"), "1");
 }

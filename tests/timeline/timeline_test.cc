@@ -176,6 +176,11 @@ TEST_F(TimelineTest, PathsThatAreNoGood) {
   std::ofstream(path("kept")) << "kept";
   std::filesystem::create_symlink(path("kept"), path("link.7.json"));
   EXPECT_EQ(timeline.start(path("link")).vendor_code, ELOOP) << "a link may point at anybody's file";
+  std::filesystem::create_hard_link(path("kept"), path("hard.7.json"));
+  const Status linked = timeline.start(path("hard"));
+  EXPECT_EQ(linked.code, HVD_INVALID) << "so may one without a link to follow";
+  EXPECT_NE(linked.message.find("hard.7.json: expected a file without a second name"), std::string::npos)
+      << linked.message;
   EXPECT_EQ(read("kept"), "kept");
   Timeline other(7, "b", logger);
   ASSERT_TRUE(timeline.start(path("t")).ok());
