@@ -42,6 +42,13 @@ long wait_for_any(std::vector<WaitEntry>& entries) {
   return syscall(SYS_futex_waitv, entries.data(), entries.size(), 0, nullptr, 0);
 }
 
+/// Until the word is no longer `seen`, at most for `longest`.
+void wait_for_change(const std::atomic<uint32_t>& word, uint32_t seen, Duration longest) {
+  const timespec time{static_cast<time_t>(longest / std::chrono::seconds(1)),
+                      static_cast<long>((longest % std::chrono::seconds(1)).count())};
+  syscall(SYS_futex, &word, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, seen, &time, nullptr, 0);
+}
+
 void wake_all(const std::atomic<uint32_t>& word, bool shared) {
   syscall(SYS_futex, &word, shared ? FUTEX_WAKE : FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, nullptr, nullptr,
           0);
@@ -203,6 +210,7 @@ void LifeWatch::forget(uint64_t key) {
 void LifeWatch::run(Group& group) {
   std::vector<WaitEntry> entries;
   std::vector<std::shared_ptr<const LifePage>> pages;  // kept while the kernel waits on them
+  LookPace pace;
   for (;;) {
     const uint32_t seen = group.changed.load();
     entries.assign(1, {seen, reinterpret_cast<uint64_t>(&group.changed), kFlag32 | kFlagPrivate, 0});
@@ -221,7 +229,10 @@ void LifeWatch::run(Group& group) {
         pages.push_back(watched.page);
       }
     }
+    const Time began = now();
     if (wait_for_any(entries) < 0 && errno != EAGAIN && errno != EINTR) return;  // the sockets tell
+    if (const Duration rest = pace.rest_after(now() - began); rest > Duration(0))
+      wait_for_change(group.changed, seen, rest);
   }
 }
 

@@ -9,8 +9,10 @@
 // is gone then.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -20,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/status.h"
 
@@ -55,6 +58,24 @@ class Life {
   std::condition_variable changed_;
   bool held_ = false, ending_ = false, works_ = false;
   std::thread thread_;
+};
+
+/// How often a thread looks at pages that others write to. One whose word never rests wakes it all the time.
+class LookPace {
+ public:
+  /// After a wait that lasted so long: how long to rest before the next look. The first few short ones in a
+  /// row cost nothing, so that each of some deaths at once is told at once.
+  Duration rest_after(Duration waited) {
+    if (waited >= kLong) short_ones_ = 0;
+    short_ones_ = std::min(short_ones_ + 1, kFree + kSteps);
+    if (waited >= kLong || short_ones_ <= kFree) return Duration(0);
+    return std::chrono::milliseconds(1 << (short_ones_ - kFree - 1));
+  }
+
+ private:
+  static constexpr Duration kLong = std::chrono::milliseconds(10);
+  static constexpr int kFree = 16, kSteps = 6;  // up to 32 ms
+  int short_ones_ = 0;
 };
 
 /// Waits for the ends of any number of processes. All functions from any thread, but for the destructor.

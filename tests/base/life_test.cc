@@ -85,6 +85,21 @@ void pass(LifeWatch& watch, const Child& last) {
   watch.forget(1000);
 }
 
+TEST(LookPace, RestsAfterManyShortWaitsInARow) {
+  LookPace pace;
+  const auto rests = [&](int count, Duration waited) {
+    std::vector<int64_t> all;
+    for (int i = 0; i < count; ++i) all.push_back(pace.rest_after(waited) / std::chrono::milliseconds(1));
+    return all;
+  };
+  EXPECT_EQ(rests(16, Duration(0)), std::vector<int64_t>(16, 0));
+  EXPECT_EQ(rests(8, std::chrono::milliseconds(9)), (std::vector<int64_t>{1, 2, 4, 8, 16, 32, 32, 32}));
+  EXPECT_EQ(rests(1000, Duration(0)), std::vector<int64_t>(1000, 32));
+  EXPECT_EQ(rests(1, std::chrono::milliseconds(10)), std::vector<int64_t>{0}) << "nobody hurries it now";
+  EXPECT_EQ(rests(15, Duration(0)), std::vector<int64_t>(15, 0));
+  EXPECT_EQ(rests(2, Duration(0)), (std::vector<int64_t>{1, 2}));
+}
+
 TEST(Life, TheEndOfEachOfManyIsToldOnce) {
   constexpr size_t kMany = 140;  // more than one thread waits for
   std::vector<Told> told(kMany);
