@@ -22,4 +22,22 @@ class HeldUp {
   Time looked_{}, due_ = Time::max();
 };
 
+/// Time that stands still while this process is held up. What takes less than two beats is not noticed.
+class PatientTime {
+ public:
+  explicit PatientTime(Duration beat) : beat_(beat) {}
+  /// `ret_held`: for how long it was held up since the last call, mostly 0.
+  Time at(Time real, Duration* ret_held) {
+    *ret_held = held_up_.at(real, beat_);
+    missed_ += *ret_held;
+    held_up_.look_after(beat_, real);
+    return real - missed_;
+  }
+
+ private:
+  const Duration beat_;
+  Duration missed_{0};
+  HeldUp held_up_;
+};
+
 }  // namespace hvd

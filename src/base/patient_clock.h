@@ -1,6 +1,9 @@
-// Time that stands still while this process is held up. Deadlines of others are measured by it where the
-// process may be stopped for longer than they are given (contract 19).
+// The clock of PatientTime. Deadlines of others are measured by it where the process may be stopped for
+// longer than they are given (contract 19).
 #pragma once
+
+#include <functional>
+#include <utility>
 
 #include "base/held_up.h"
 #include "base/loop.h"
@@ -10,14 +13,20 @@ namespace hvd {
 /// On the loop's thread.
 class PatientClock {
  public:
-  /// It wakes the loop at every beat. What takes less than two of them is not noticed.
-  PatientClock(Loop& loop, Duration beat) : beat_(beat), timer_(loop) { wait(); }
+  /// Called by `now`: for how long the process was held up, and the time that `now` returns.
+  using OnHeldUp = std::function<void(Duration held, Time at)>;
+
+  /// It wakes the loop at every beat.
+  PatientClock(Loop& loop, Duration beat, OnHeldUp on_held_up = nullptr)
+      : beat_(beat), time_(beat), on_held_up_(std::move(on_held_up)), timer_(loop) {
+    wait();
+  }
 
   Time now() {
-    const Time at = hvd::now();
-    missed_ += held_up_.at(at, beat_);
-    held_up_.look_after(beat_, at);
-    return at - missed_;
+    Duration held{0};
+    const Time at = time_.at(hvd::now(), &held);
+    if (held > Duration(0) && on_held_up_) on_held_up_(held, at);
+    return at;
   }
   void close() { timer_.cancel(); }
 
@@ -28,8 +37,8 @@ class PatientClock {
   }
 
   const Duration beat_;
-  Duration missed_{0};
-  HeldUp held_up_;
+  PatientTime time_;
+  const OnHeldUp on_held_up_;
   Loop::Timer timer_;
 };
 

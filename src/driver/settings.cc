@@ -134,6 +134,7 @@ Settings read_settings(const Options& o) {
   s.heartbeat_timeout = o.duration("heartbeat_timeout");
   s.slow_timeout = std::max(o.duration("slow_timeout"), s.heartbeat_timeout);
   s.membership.slow_timeout = s.slow_timeout;
+  s.membership.driver_timeout = std::max(o.duration("driver_timeout"), s.heartbeat_timeout);
   s.stop_grace = o.duration("stop_grace");
   s.leave_timeout = o.duration("leave_timeout");
   s.slots_per_host = static_cast<int32_t>(o.integer("slots_per_host"));

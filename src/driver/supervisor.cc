@@ -26,7 +26,10 @@ Supervisor::Supervisor(Loop& loop, SupervisorConfig config, std::unique_ptr<Host
       config_(std::move(config)),
       logger_(config_.logger),
       discovery_(std::move(discovery)),
-      clock_(loop, config_.settings.heartbeat_interval),
+      clock_(loop, config_.settings.heartbeat_interval,
+             [this](Duration held, Time at) {
+               if (membership_) membership_->driver_held_up(held, at);
+             }),
       tick_(loop),
       discovery_timer_(loop),
       publish_timer_(loop),

@@ -132,7 +132,7 @@ void Membership::Impl::try_form() {
     std::string sentence = "no survivor holds state: ";
     for (const Worker* w : survivors())
       sentence += fmt::format("{}{}", w == survivors().front() ? "" : ", ", describe(*w));
-    if (!last_loss.empty()) sentence += "; last: " + last_loss;
+    if (!last_loss.empty()) sentence += "; last: " + last_loss_with_cause();
     return finish(false, std::move(sentence));
   }
   if (short_of_workers(plan)) return;
@@ -279,6 +279,7 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     added = removed = {};
   }
 
+  held_up.clear();
   const Worker* root = best_holder(next);  // contract 5
   fresh = root == nullptr;
   if (fresh) state_exists = false;

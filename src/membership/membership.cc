@@ -329,6 +329,10 @@ void Membership::Impl::abort(const std::string& reason, int32_t rank, uint64_t w
   if (!to.empty()) out.push_back(Abort{generation, reason, rank, worker, std::move(to)});
 }
 
+std::string Membership::Impl::last_loss_with_cause() const {
+  return held_up.empty() || now > held_up_until ? last_loss : fmt::format("{}; {}", last_loss, held_up);
+}
+
 // contract 8
 void Membership::Impl::all_members_gone() {
   if (finishing()) {
@@ -342,9 +346,10 @@ void Membership::Impl::all_members_gone() {
     return finish(true, std::move(sentence));
   }
   if (state_exists) {
-    return finish(false, fmt::format("all workers failed: no survivor holds state; last: {}", last_loss));
+    return finish(false, "all workers failed: no survivor holds state; last: " + last_loss_with_cause());
   }
-  if (!closed.empty()) return finish(false, fmt::format("all workers failed: {}; {}", last_loss, closed));
+  if (!closed.empty())
+    return finish(false, fmt::format("all workers failed: {}; {}", last_loss_with_cause(), closed));
   // Nothing is lost that anybody had: begin again.
   initial = true;
   waiting_since = now;

@@ -35,6 +35,7 @@ struct MembershipConfig {
   Duration elastic_timeout = seconds(600);
   Duration start_timeout = seconds(120);
   Duration slow_timeout = seconds(60);  // that much longer for one whose process runs
+  Duration driver_timeout{0};           // workers give up a driver that is silent for so long; 0: not known
   /// Whether the process of a worker is seen to run; absent: nobody sees any.
   std::function<bool(uint64_t worker)> runs = {};
   Duration join_settle = seconds(0.5);
@@ -256,6 +257,9 @@ class Membership {
   // Feeding (feeding.cc): a newcomer is given the last commit by a member before it takes its place.
   std::vector<Action> feed_offered(uint64_t worker, uint64_t generation, const FeedOffer& offer, Time now);
   std::vector<Action> worker_fed(uint64_t worker, const FedEvent& event, Time now);
+
+  /// The driver did not run for so long. If no member outlives that, the job's end says so.
+  void driver_held_up(Duration held, Time now);
 
   std::vector<Action> tick(Time now);
   /// When tick wants to be called next.

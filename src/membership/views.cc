@@ -160,6 +160,15 @@ std::vector<Action> Membership::worker_lost(uint64_t worker, LossKind kind, cons
   return impl_->take(now);
 }
 
+void Membership::driver_held_up(Duration held, Time now) {
+  // Workers count from the last word of the driver, which came before it was held up.
+  if (impl_->config.driver_timeout <= Duration(0) || 10 * held < 9 * impl_->config.driver_timeout) return;
+  impl_->held_up =
+      fmt::format("the driver did not run for {} s, and workers give one up after {} s (driver_timeout)",
+                  seconds_text(held), seconds_text(impl_->config.driver_timeout));
+  impl_->held_up_until = now + impl_->config.driver_timeout;
+}
+
 std::vector<Action> Membership::close_joining(const std::string& reason, Time now) {
   impl_->now = std::max(impl_->now, now);
   if (!ended()) impl_->close_joining(reason);

@@ -18,6 +18,19 @@ TEST(HeldUp, CountsFromTheLastLookIfTheNextComesLate) {
   EXPECT_EQ(held.at(kBegin + seconds(4), seconds(1)), seconds(4));
 }
 
+TEST(PatientTime, SaysForHowLongItStoodStill) {
+  PatientTime time(seconds(1));
+  std::vector<Duration> held;
+  const auto at = [&](double s) { return time.at(kBegin + seconds(s), &held.emplace_back()) - kBegin; };
+  EXPECT_EQ(at(0), seconds(0));
+  EXPECT_EQ(at(0.5), seconds(0.5));
+  EXPECT_EQ(at(75.5), seconds(0.5)) << "stopped";
+  EXPECT_EQ(at(76), seconds(1)) << "and said once";
+  EXPECT_EQ(at(78), seconds(3)) << "late, but not stopped";
+  EXPECT_EQ(at(88), seconds(3));
+  EXPECT_EQ(held, (std::vector<Duration>{{}, {}, seconds(75), {}, {}, seconds(10)}));
+}
+
 TEST(PatientClock, StandsStillWhileTheLoopDoes) {
   Loop loop("patient");
   constexpr Duration kBeat = std::chrono::milliseconds(20);

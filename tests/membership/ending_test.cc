@@ -69,6 +69,45 @@ TEST(Ending, AllWorkersFailed) {  // F2
       "all workers failed: no survivor holds state; last: rank 1 (worker 2 on a) lost: connection closed");
 }
 
+Script with_driver_timeout(double s) {
+  MembershipConfig config = sizes(2, 1, 2);
+  config.driver_timeout = seconds(s);
+  return running(config);
+}
+
+constexpr const char* kGivenUp =
+    "all workers failed: no survivor holds state; last: rank 1 (worker 2 on a) lost: connection closed; the "
+    "driver did not run for 75 s, and workers give one up after 60 s (driver_timeout)";
+
+TEST(Ending, OfADriverThatDidNotRunItsWorkersGaveItUp) {  // F9
+  Script s = with_driver_timeout(60);
+  s.membership.driver_held_up(seconds(75), s.now);
+  EXPECT_EQ(s.lost(1).lost(2).one<Finish>().sentence, kGivenUp);
+  s = with_driver_timeout(60);
+  s.membership.driver_held_up(seconds(75), s.now);
+  s.membership.driver_held_up(seconds(3), s.now);
+  s.close_joining("no more hosts").wait(59).lost(1);
+  EXPECT_EQ(s.lost(2).one<Finish>().sentence, kGivenUp) << "and what was shorter explains nothing";
+}
+
+TEST(Ending, WhatHappenedLongAgoIsNotItsCause) {
+  const auto says_so = [](Script& s) {
+    return s.lost(1).lost(2).one<Finish>().sentence.find("did not run") != std::string::npos;
+  };
+  Script later = with_driver_timeout(60), shorter = with_driver_timeout(60), unknown = with_driver_timeout(0);
+  later.membership.driver_held_up(seconds(75), later.now);
+  later.wait(61);
+  EXPECT_FALSE(says_so(later));
+  shorter.membership.driver_held_up(seconds(50), shorter.now);
+  EXPECT_FALSE(says_so(shorter));
+  unknown.membership.driver_held_up(seconds(75), unknown.now);
+  EXPECT_FALSE(says_so(unknown));
+  Script on = with_driver_timeout(60);
+  on.membership.driver_held_up(seconds(75), on.now);
+  on.link(1, 1, "reset").ready(1, 1, true).ready(2, 1, true).all_synced({1, 2});
+  EXPECT_FALSE(says_so(on)) << "they went on";
+}
+
 TEST(Ending, AllLostBeforeAnySyncBeginsAgain) {
   Script s(sizes(2, 2, 2));
   s.hosts({{"a", 2}}).ready(1).ready(2).lost(1).lost(2);

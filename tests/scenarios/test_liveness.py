@@ -112,6 +112,20 @@ class Liveness(ScenarioTest):
         self.assertEqual(job.generations(), [(1, 3)])
         self.assertEqual(job.find("interrupted"), [])
 
+    def test_F9_of_a_driver_that_is_stopped_for_too_long_the_end_says_so(self):
+        job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=1, max_np=2, sink=True,
+                  options={"driver_timeout": 0.5, "heartbeat_timeout": 0.5, "heartbeat_interval": 0.1})
+        job.wait("gate", step=7)
+        driver = job.driver()
+        os.kill(driver, signal.SIGSTOP)
+        try:
+            job.wait("event_driver_lost", msg=containing("is lost: silent for"), count=2)
+            job.open("step.7")
+            job.wait("end", status="HVD_DRIVER_LOST", count=2)
+        finally:
+            os.kill(driver, signal.SIGCONT)
+        job.finish(1, sentence="the driver did not run for")
+
     def test_F9_workers_of_a_dead_driver_stop_and_keep_their_commit(self):
         job = Job(self, "a:2", ["steps=20", "commit=5", "gate=7"], np=2, min_np=2, max_np=2,
                   sink=True, options={"stop_grace": 10, "driver_timeout": 0.3})
