@@ -57,7 +57,7 @@ HostGeneration::HostGeneration(const char* module, Run run, const HostConfig& co
                  },
                  [this](int peer, const std::string& text) {
                    abort_lanes();
-                   report(peer, text);
+                   report(peer, text.c_str());
                  },
                  [this](const std::string& text) { host_.log(host_.context, HVD_LOG_WARNING, text.c_str()); },
                  [this](int peer, uint32_t stream, bool outward, Socket socket) {
@@ -118,8 +118,9 @@ void HostGeneration::connect(const hvd_backend_group& group) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (aborted_) throw Failure(HVD_PEER_LOST, "the generation was given up while it was connecting");
     for (uint32_t stream = 1; stream <= kLanes; ++stream) {
-      executors_.emplace_back().lane = std::make_unique<Lane>(
-          size_, config_.checksum, [this, stream](int peer) { links_.ask(peer, stream); });
+      auto lane = std::make_unique<Lane>(size_, config_.checksum,
+                                         [this, stream](int peer) { links_.ask(peer, stream); });
+      executors_.emplace_back().lane = std::move(lane);  // an abort asks each for its lane
     }
   }
   if (size_ > 1) links_.meet(std::move(links), deadline);
@@ -176,40 +177,49 @@ void HostGeneration::execute(Executor& executor) {
     executor.tasks.pop_front();
     const bool aborted = aborted_;
     lock.unlock();
-    if (aborted) {
-      const Failure failure(HVD_PEER_LOST, "the generation was given up");
-      complete(task, &failure);
-    } else {
-      try {
-        Party party{*executor.lane, task.ranks, task.me, task.op.sequence * 2,
-                    static_cast<size_t>(segment_bytes_)};
-        run_(party, task);
-        complete(task, nullptr);
-      } catch (const Failure& failure) {
-        const Failure verdict =
-            failure.status == HVD_PEER_LOST ? links_.blame(failure.rank, failure.what()) : failure;
-        if (!executor.lane->aborted()) report(verdict.rank, verdict.what());
-        complete(task, &verdict);
-      } catch (const std::exception& e) {
-        // This rank alone can't go on, out of memory for one: the others must not wait for it.
-        const Failure failure(HVD_INTERNAL, std::string("a collective failed: ") + e.what(), rank_);
-        report(rank_, failure.what());
-        complete(task, &failure);
-      }
-    }
+    perform(*executor.lane, task, aborted);
     lock.lock();
   }
 }
 
-void HostGeneration::complete(const Task& task, const Failure* failure) {
-  if (failure == nullptr) return task.op.done(task.op.done_context, HVD_OK, nullptr);
+// The task completes once, whatever fails.
+void HostGeneration::perform(Lane& lane, const Task& task, bool aborted) noexcept {
   hvd_error error = HVD_ERROR_INIT;
-  write_error(module_, &error, *failure, number_);
-  task.op.done(task.op.done_context, failure->status, &error);
+  try {
+    outcome(lane, task, aborted, &error);
+  } catch (const std::exception&) {
+    constexpr const char* kNoMemory = "out of memory";  // for the text of the failure
+    error.status = HVD_INTERNAL;
+    error.rank = rank_;
+    error.generation = number_;
+    std::strncpy(error.backend, module_, sizeof(error.backend) - 1);
+    std::strncpy(error.message, kNoMemory, sizeof(error.message) - 1);
+    report(rank_, kNoMemory);
+  }
+  task.op.done(task.op.done_context, error.status, error.status == HVD_OK ? nullptr : &error);
 }
 
-void HostGeneration::report(int peer, const std::string& text) {
-  if (!reported_.exchange(true)) host_.failure(host_.context, number_, peer, text.c_str());
+void HostGeneration::outcome(Lane& lane, const Task& task, bool aborted, hvd_error* error) {
+  const auto fails = [&](const Failure& failure) { write_error(module_, error, failure, number_); };
+  if (aborted) return fails({HVD_PEER_LOST, "the generation was given up"});
+  try {
+    Party party{lane, task.ranks, task.me, task.op.sequence * 2, static_cast<size_t>(segment_bytes_)};
+    run_(party, task);
+  } catch (const Failure& failure) {
+    const Failure verdict =
+        failure.status == HVD_PEER_LOST ? links_.blame(failure.rank, failure.what()) : failure;
+    if (!lane.aborted()) report(verdict.rank, verdict.what());
+    fails(verdict);
+  } catch (const std::exception& e) {
+    // This rank alone can't go on, out of memory for one: the others must not wait for it.
+    const Failure failure(HVD_INTERNAL, std::string("a collective failed: ") + e.what(), rank_);
+    report(rank_, failure.what());
+    fails(failure);
+  }
+}
+
+void HostGeneration::report(int peer, const char* text) noexcept {
+  if (!reported_.exchange(true)) host_.failure(host_.context, number_, peer, text);
 }
 
 void HostGeneration::abort_lanes() {

@@ -66,8 +66,9 @@ class HostGeneration {
 
   Executor& executor_of(const Task& task);
   void execute(Executor& executor);
-  void complete(const Task& task, const Failure* failure);
-  void report(int peer, const std::string& text);
+  void perform(Lane& lane, const Task& task, bool aborted) noexcept;
+  void outcome(Lane& lane, const Task& task, bool aborted, hvd_error* error);
+  void report(int peer, const char* text) noexcept;
   void abort_lanes();
 
   const char* const module_;

@@ -34,7 +34,7 @@ void Links::forget(const ConnectionPtr& connection) {
   {
     std::lock_guard<std::mutex> lock(connection->mutex);
     connection->dead = true;
-    connection->out = {};
+    connection->out.clear();
     watch(connection->socket.fd(), connection->id, 0, EPOLL_CTL_DEL);
     if (!connection->greeted)
       connection->socket.close();  // of a greeted one other threads may hold on to the number
@@ -66,7 +66,9 @@ void Links::lost(const ConnectionPtr& connection, const std::string& why, bool b
   lost_peer(peer, last, peer >= 0 ? name_of(peer) + " " + why : why, blames, needed);
 }
 
-void Links::lost_peer(int peer, Peer last, const std::string& text, bool blames, bool needed) {
+// Once the generation has failed, nothing here takes memory: its end is reported.
+void Links::lost_peer(int peer, Peer last, std::string text, bool blames, bool needed) {
+  std::string kept = text;
   bool report = false;
   int32_t blamed = -1;
   {
@@ -80,7 +82,7 @@ void Links::lost_peer(int peer, Peer last, const std::string& text, bool blames,
     if ((needed || state != Peer::kLeft) && !aborted_ && !stopping_ && !failed_) {
       failed_ = true;
       failed_peer_ = state == Peer::kGaveUp || !blames ? -1 : peer;
-      failed_text_ = text;
+      failed_text_ = std::move(kept);
       report = open_;
     }
     blamed = failed_peer_;
@@ -89,6 +91,16 @@ void Links::lost_peer(int peer, Peer last, const std::string& text, bool blames,
   if (!report) return;
   if (star_ && group_.rank == 0) tell_all(Frame::kLost, &blamed, sizeof(blamed));
   hooks_.failure(blamed, text);
+}
+
+// This rank alone can't go on: its thread ends, and with it the generation (contract 10).
+void Links::fail(const std::exception& error) noexcept {
+  const int rank = group_.rank;
+  try {
+    lost_peer(rank, Peer::kGone, name_of(rank) + " can't serve its links: " + error.what(), true, true);
+  } catch (const std::exception&) {
+    lost_peer(rank, Peer::kGone, "out of memory", true, true);  // so short that a string needs none
+  }
 }
 
 // The others need no link to a rank to learn of its end.

@@ -38,6 +38,12 @@ void prepare(int fd) {
 
 void Links::run() {
   reader_ = std::this_thread::get_id();
+  try {
+    serve();
+  } catch (const std::exception& error) { fail(error); }  // no memory, or OpenSSL can't
+}
+
+void Links::serve() {
   scratch_.reset(new uint8_t[kReadSize]);
   epoll_event events[64];
   bool delivering = false;
@@ -55,7 +61,13 @@ void Links::run() {
       ConnectionPtr found;  // none if an earlier event of this turn ended it
       if (const auto young = young_.find(id); young != young_.end()) found = young->second;
       if (const auto grown = grown_.find(id); grown != grown_.end()) found = grown->second;
-      if (found != nullptr) handle(found, events[i].events);
+      if (found == nullptr) continue;
+      try {
+        handle(found, events[i].events);
+      } catch (const std::exception&) {
+        if (found->peer >= 0) throw;
+        forget(found);  // a stranger's alone; a peer dials again
+      }
     }
     read_on();
     forgive(wait);
@@ -149,21 +161,30 @@ void Links::accept_all() {
     if (fd.get() < 0) {
       if (errno == ECONNABORTED || errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      // No descriptors or no memory: the listener would be ready for ever.
-      make_room();
-      resting_ = true;
-      rested_ = Clock::now() + kRest;
-      return watch(listener_.get(), kListenerId, 0, EPOLL_CTL_DEL);
+      return rest();  // no descriptors or no memory: the listener would be ready for ever
     }
     if (young_.size() >= kMaxStrangers + 2 * group_.members.size()) make_room();
-    prepare(fd.get());
-    auto connection = std::make_shared<Connection>(next_id_++, Handshake(group_, mine_));
-    connection->socket = Socket(std::move(fd));
-    connection->deadline = Clock::now() + kToGreet + kToGreetOfEach * group_.members.size();
-    connection->watched = EPOLLIN;
-    watch(connection->socket.fd(), connection->id, EPOLLIN, EPOLL_CTL_ADD);
-    young_.emplace(connection->id, std::move(connection));
+    try {
+      admit(std::move(fd));
+    } catch (const std::exception&) { return rest(); }  // no memory; if it was a peer, it dials again
   }
+}
+
+void Links::admit(Fd fd) {
+  prepare(fd.get());
+  auto connection = std::make_shared<Connection>(next_id_++, Handshake(group_, mine_));
+  connection->socket = Socket(std::move(fd));
+  connection->deadline = Clock::now() + kToGreet + kToGreetOfEach * group_.members.size();
+  connection->watched = EPOLLIN;
+  watch(connection->socket.fd(), connection->id, EPOLLIN, EPOLL_CTL_ADD);
+  young_.emplace(connection->id, std::move(connection));
+}
+
+void Links::rest() {
+  resting_ = true;
+  rested_ = Clock::now() + kRest;
+  watch(listener_.get(), kListenerId, 0, EPOLL_CTL_DEL);
+  make_room();
 }
 
 // The oldest of those that have not greeted gives way.

@@ -119,8 +119,8 @@ void Links::ask(int peer, uint32_t stream) {
     std::lock_guard<std::mutex> lock(mutex_);
     uint32_t& asked = asked_[static_cast<size_t>(peer)];
     if ((asked >> stream & 1) != 0) return;
-    asked |= uint32_t{1} << stream;
     dials_.push_back({peer, stream});
+    asked |= uint32_t{1} << stream;
   }
   nudge();
 }
@@ -197,8 +197,8 @@ void Links::send(int destination, const void* data, size_t size) {
       }
       waiting.add(frame_of(Frame::kMessage, data, size));
       if ((asked_[peer] & 1) != 0) return;
-      asked_[peer] |= 1;
       dials_.push_back({destination, 0});
+      asked_[peer] |= 1;
     }
   }
   if (link == nullptr) return nudge();
@@ -247,8 +247,14 @@ void Links::write_frame(Connection& connection, Frame kind, const void* data, si
     if (written == sizeof(header) + size && !connection.socket.holds()) return;
   }
   if (written < sizeof(header) + size) {
-    if (connection.out.empty()) connection.out_offset = written;
-    connection.out.add(frame_of(kind, data, size));
+    try {
+      connection.out.add(frame_of(kind, data, size));
+    } catch (const std::exception&) {
+      // No memory for the rest of a frame, for which the peer would take what follows.
+      if (written > 0) ::shutdown(connection.socket.fd(), SHUT_RDWR);
+      throw;
+    }
+    if (connection.out.frames.size() == 1) connection.out_offset = written;
   }
   flush_locked(connection);
 }
@@ -295,20 +301,19 @@ Failure Links::blame(int peer, const std::string& text) {
   return {HVD_PEER_LOST, text, innocent ? -1 : peer};
 }
 
-void Links::tell_all(Frame kind, const void* data, size_t size) {
-  std::vector<ConnectionPtr> links;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    links = links_;
-    links.insert(links.end(), second_links_.begin(), second_links_.end());
-  }
-  for (const ConnectionPtr& link : links) {
+void Links::tell_all(Frame kind, const void* data, size_t size) noexcept {
+  for (size_t i = 0;; ++i) {
+    ConnectionPtr link;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const size_t ranks = second_links_.size();
+      if (i == 2 * ranks) return;
+      link = i < ranks ? links_[i] : second_links_[i - ranks];
+    }
     if (link == nullptr) continue;
     try {
       write_frame(*link, kind, data, size);
-    } catch (const Failure&) {
-      // It is gone: there is nobody to tell.
-    }
+    } catch (const std::exception&) {}  // it is gone, or without memory hears that the link ends
   }
 }
 

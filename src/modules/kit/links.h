@@ -120,23 +120,32 @@ class Links {
 
     static size_t cost(size_t size) { return size + 64; }
     void add(std::vector<uint8_t> frame) {
-      bytes += cost(frame.size());
+      const size_t more = cost(frame.size());
       frames.push_back(std::move(frame));
+      bytes += more;
     }
     void pop() {
       bytes -= cost(frames.front().size());
       frames.pop_front();
+    }
+    void clear() {
+      frames.clear();
+      bytes = 0;
     }
     bool empty() const { return frames.empty(); }
   };
 
   // link_thread.cc, link_timers.cc: run in the links' thread.
   void run();
+  void serve();
+  void fail(const std::exception& error) noexcept;
   void read_on();
   int next_timer() const;  // milliseconds; -1: none
   void run_timers();
   void forgive(int waited);
   void accept_all();
+  void admit(Fd fd);
+  void rest();
   void make_room();
   void refused(const std::string& text);
   void start(LinkGroup group, const std::vector<Greeting>& greetings, bool all, Clock::time_point deadline);
@@ -155,7 +164,7 @@ class Links {
   void flush(const ConnectionPtr& connection);
   void broke(const ConnectionPtr& connection, const std::string& why);
   void lost(const ConnectionPtr& connection, const std::string& why, bool blames = true);
-  void lost_peer(int peer, Peer last, const std::string& text, bool blames, bool needed);
+  void lost_peer(int peer, Peer last, std::string text, bool blames, bool needed);
   void told_lost(const uint8_t* body);
   static Peer last_word(const Connection& connection);
   void forget(const ConnectionPtr& connection);
@@ -170,7 +179,7 @@ class Links {
             const std::function<bool()>& ready, const std::function<std::string()>& missing);
   std::string name_of(int peer) const { return "rank " + std::to_string(peer); }
   std::string missing_ranks() const;
-  void tell_all(Frame kind, const void* data = nullptr, size_t size = 0);
+  void tell_all(Frame kind, const void* data = nullptr, size_t size = 0) noexcept;
   void nudge();
 
   const LinkHooks hooks_;

@@ -111,7 +111,10 @@ struct Socket::Tls {
     BIO_clear_retry_flags(bio);
     try {
       self->out.insert(self->out.end(), data, data + size);
-    } catch (const std::exception&) { return -1; }
+    } catch (const std::exception&) {
+      ::shutdown(self->fd, SHUT_RDWR);  // no memory for a record: whoever reads, at either end, sees the end
+      return -1;
+    }
     return size;
   }
   static int bio_read(BIO* bio, char* data, int size) {
