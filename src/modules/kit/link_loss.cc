@@ -20,14 +20,16 @@ void Links::broke(const ConnectionPtr& connection, const std::string& why) {
   if (!connection->handshake.dials()) return forget(connection);
   if (connection->deadline != Clock::time_point{} && connection->deadline <= Clock::now())
     return lost(connection, why + " before it greeted");
-  Dial again = connection->dial;
-  ++again.attempt;
-  again.when = Clock::now() + std::min(kLongestPause, kShortestPause * (1 << std::min(again.attempt, 6)));
-  redials_.push_back(again);
-  constexpr int kNoted = 4;  // what is over at once needs no word
-  if (again.attempt == kNoted)
-    hooks_.log(name_of(connection->peer) + " " + why + " before it greeted: dialed again");
+  dial_again(connection->dial, why + " before it greeted");
   forget(connection);
+}
+
+void Links::dial_again(Dial dial, const std::string& why) {
+  ++dial.attempt;
+  dial.when = Clock::now() + std::min(kLongestPause, kShortestPause * (1 << std::min(dial.attempt, 6)));
+  redials_.push_back(dial);
+  constexpr int kNoted = 4;  // what is over at once needs no word
+  if (dial.attempt == kNoted) hooks_.log(name_of(dial.peer) + " " + why + ": dialed again");
 }
 
 void Links::forget(const ConnectionPtr& connection) {

@@ -155,6 +155,7 @@ void Links::refused(const std::string& text) {
 }
 
 void Links::accept_all() {
+  const size_t most = share_of_descriptors(kMaxStrangers) + 2 * group_.members.size();
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     if (listener_.get() < 0) return;
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -163,7 +164,7 @@ void Links::accept_all() {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       return rest();  // no descriptors or no memory: the listener would be ready for ever
     }
-    if (young_.size() >= kMaxStrangers + 2 * group_.members.size()) make_room();
+    if (young_.size() >= most) make_room();
     try {
       admit(std::move(fd));
     } catch (const std::exception&) { return rest(); }  // no memory; if it was a peer, it dials again
@@ -209,7 +210,13 @@ void Links::dial(const Dial& one) {
   const bool later = one.asked != Clock::time_point{};
   if (later) connection->deadline = one.asked + std::chrono::duration_cast<Clock::duration>(patience_);
   Fd fd(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(errno), -1, errno);
+  if (fd.get() < 0) {
+    const int error = errno;
+    const bool passes = error == EMFILE || error == ENFILE;  // what holds the descriptors may end in time
+    if (passes && !(later && connection->deadline <= Clock::now()))
+      return dial_again(one, std::string("can't be dialed: ") + std::strerror(error));
+    throw Failure(HVD_UNAVAILABLE, std::string("socket: ") + std::strerror(error), -1, error);
+  }
   prepare(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS) {
     const std::string why = name_of(peer) + " can't be reached: " + std::strerror(errno);

@@ -153,6 +153,7 @@ class Links {
   void take_deaf();
   void try_dial(const Dial& dial);
   void dial(const Dial& dial);
+  void dial_again(Dial dial, const std::string& why);
   void handle(const ConnectionPtr& connection, uint32_t events);
   void shake(const ConnectionPtr& connection);
   void greeted(const ConnectionPtr& connection);

@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -188,6 +189,13 @@ std::string local_address(const std::string& interface, const std::string& route
   throw Failure(HVD_UNAVAILABLE,
                 "option " + std::string(interface.empty() ? "route" : "interface") + " is '" + wanted +
                     "', which is not an address or interface of this host that is up; it has" + known);
+}
+
+size_t share_of_descriptors(size_t most) {
+  constexpr size_t kLeast = 4;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return most;
+  return std::clamp<size_t>(limit.rlim_cur / 8, kLeast, most);
 }
 
 Fd listen_at(const std::string& ip_text, Blob* ret_blob) {

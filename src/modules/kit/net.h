@@ -83,6 +83,10 @@ bool encrypts(const Blob& a, const Blob& b);
 /// Failure(HVD_UNAVAILABLE) that lists the interfaces.
 std::string local_address(const std::string& interface, const std::string& route);
 
+/// At most `most`, and of a process with few descriptors an eighth of RLIMIT_NOFILE: strangers that hold what
+/// they may hold leave enough for the ranks' connections.
+size_t share_of_descriptors(size_t most);
+
 /// A socket that listens at `ip` on a free port.
 Fd listen_at(const std::string& ip, Blob* ret_blob);
 
