@@ -83,9 +83,10 @@ bool Engine::carries(const Signature& call) const {
 /// Bytes that its request takes at rank 0, or its outcome on the way back, about.
 size_t Engine::weight(const Signature& call) const {
   const Row& row = row_of(call.kind);
-  if (row.object) return call.weight + kInlineObject;
-  if (!travels(call)) return call.weight;
-  return call.weight + call.payload * (row.own_rows ? call.member_count(config_.hosts.size()) : 1);
+  const size_t bytes = call.weight + entry_weight(call.key, config_.hosts.size());
+  if (row.object) return bytes + kInlineObject;
+  if (!travels(call)) return bytes;
+  return bytes + call.payload * (row.own_rows ? call.member_count(config_.hosts.size()) : 1);
 }
 
 /// Copies an operation's data to where it travels.

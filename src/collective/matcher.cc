@@ -11,7 +11,6 @@
 namespace hvd::collective {
 
 namespace {
-constexpr size_t kMaxTombstones = 1024;  // per rank; the oldest is forgotten
 constexpr size_t kSpare = 64;
 
 std::string question_key(uint64_t check) { return std::string(kCheckName) + '\0' + std::to_string(check); }
@@ -34,7 +33,7 @@ Matcher::Matcher(MatcherConfig config)
       shares_(hosts_.size()),
       finished_(hosts_.size(), false),
       joined_(hosts_.size(), false),
-      tombstones_(hosts_.size()) {}
+      late_(hosts_.size()) {}
 
 Matcher::~Matcher() = default;
 
@@ -92,6 +91,8 @@ void Matcher::arrive(const std::string& key, int32_t rank, Request&& request, Ti
   if (it == pending_.end()) {
     it = pending_.emplace(key, fresh(now)).first;
     it->second->key = key;
+    it->second->opened_by = rank;
+    shares_[static_cast<size_t>(rank)].bytes += entry_weight(key, hosts_.size());
   }
   Pending& pending = *it->second;
   auto& call = pending.calls[static_cast<size_t>(rank)];
@@ -248,13 +249,16 @@ bool Matcher::answer_question(int32_t rank, const Request& request) {
 /// The answer to a call whose operation has ended without this rank. Each answers one call: the n-th call
 /// of a name by one rank belongs to the n-th call of it by the others.
 bool Matcher::answer_late(int32_t rank, const Request& request) {
-  auto& late = tombstones_[static_cast<size_t>(rank)];
-  if (late.empty()) return false;
+  Late& late = late_[static_cast<size_t>(rank)];
+  auto& answers = late.answers;
+  if (answers.empty()) return false;
   const std::string key = key_of(*request.call, request.checks);
-  const auto it = std::find_if(late.begin(), late.end(), [&](const Tombstone& t) { return t.key == key; });
-  if (it == late.end()) return false;
+  const auto it =
+      std::find_if(answers.begin(), answers.end(), [&](const Tombstone& t) { return t.key == key; });
+  if (it == answers.end()) return false;
+  late.bytes -= weight(*it);
   answer(rank, request.ticket, std::move(it->outcome));
-  late.erase(it);
+  answers.erase(it);
   return true;
 }
 
@@ -332,9 +336,7 @@ void Matcher::fail(Table::iterator it, OutcomePtr outcome, bool remember_missing
         --joined_count_;
       }
     } else if (call.required != 0 && remember_missing && !finished_[rank]) {
-      auto& late = tombstones_[rank];
-      if (late.size() == kMaxTombstones) late.pop_front();
-      late.push_back({pending->key, outcome});
+      remember(late_[rank], {pending->key, outcome});
     }
   }
 }

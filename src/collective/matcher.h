@@ -107,6 +107,11 @@ class Matcher {
     std::string key;
     OutcomePtr outcome;
   };
+  /// Answers to calls of one rank that come too late; the oldest are forgotten.
+  struct Late {
+    std::deque<Tombstone> answers;
+    size_t bytes = 0;
+  };
   struct Ready {
     PendingPtr pending;
     Verdict verdict;
@@ -138,6 +143,8 @@ class Matcher {
   PendingPtr taken(Table::iterator it);
   bool exceeds(int32_t rank);
   static size_t weight(const Request& request);
+  static size_t weight(const Tombstone& answer);
+  static void remember(Late& late, Tombstone answer);
 
   // decision.cc
   Verdict decide(Pending& pending);
@@ -157,13 +164,16 @@ class Matcher {
   std::vector<bool> joined_;
   size_t joined_count_ = 0;
   int32_t last_joined_ = -1;
-  OutcomePtr interrupted_;                         // what joins are answered from now on
-  std::vector<std::deque<Tombstone>> tombstones_;  // by rank: answers to calls that come too late
+  OutcomePtr interrupted_;  // what joins are answered from now on
+  std::vector<Late> late_;  // by rank
   std::vector<Action> actions_;
   std::vector<PendingPtr> spare_;
   Time wake_ = Time::max();
   uint64_t sequence_ = 1;
 };
+
+/// Bytes that an operation takes at rank 0 besides its calls, about: there is an entry for each rank.
+size_t entry_weight(const std::string& key, size_t ranks);
 
 /// The key under which the matcher keeps a call.
 std::string key_of(const Signature& call, uint64_t checks);

@@ -31,7 +31,7 @@ bool Matcher::fail_if_finished(Table::iterator it) {
 void Matcher::finish(int32_t rank) {
   if (finished_[static_cast<size_t>(rank)]) return;
   finished_[static_cast<size_t>(rank)] = true;
-  tombstones_[static_cast<size_t>(rank)].clear();
+  late_[static_cast<size_t>(rank)] = {};
   // In the order of names, not of the table, so that a history can be replayed.
   std::vector<std::string> keys;
   for (const auto& [key, pending] : pending_) keys.push_back(key);

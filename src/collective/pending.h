@@ -20,6 +20,7 @@ struct Pending {
     uint32_t at : 29 = 0;       // where its request is
   };
   std::string key;
+  int32_t opened_by = 0;          // the rank in whose share it is
   SignaturePtr first;             // the call that came first: all others are compared with it
   std::vector<Call> calls;        // by rank
   std::vector<Request> requests;  // of those that are here, as they came

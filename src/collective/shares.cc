@@ -9,11 +9,31 @@ namespace {
 // A rank keeps to the bounds itself. Calls that it has given up are here until their deadline.
 constexpr size_t kFactor = 2;
 constexpr size_t kMostBytes = kFactor * kMostBytesUnderWay;
+// Of answers that came too late for one rank. Those for many ranks may come from the calls of a single one.
+constexpr size_t kMostLate = 1024;
+constexpr size_t kMostLateBytes = size_t{256} << 10;
 }  // namespace
+
+size_t entry_weight(const std::string& key, size_t ranks) {
+  return sizeof(Pending) + ranks * sizeof(Pending::Call) + 2 * key.size();
+}
 
 /// Bytes that a call takes here, about.
 size_t Matcher::weight(const Request& request) {
   return request.call->weight + request.payload.size() + sizeof(Request);
+}
+
+size_t Matcher::weight(const Tombstone& answer) {
+  return sizeof(Tombstone) + answer.key.size() + answer.outcome->status.message.size();
+}
+
+void Matcher::remember(Late& late, Tombstone answer) {
+  late.bytes += weight(answer);
+  late.answers.push_back(std::move(answer));
+  while (late.answers.size() > kMostLate || (late.bytes > kMostLateBytes && late.answers.size() > 1)) {
+    late.bytes -= weight(late.answers.front());
+    late.answers.pop_front();
+  }
 }
 
 /// Whether the rank has more under way than any that keeps to its bounds: it fills this one's memory.
@@ -37,6 +57,7 @@ bool Matcher::exceeds(int32_t rank) {
 Matcher::PendingPtr Matcher::taken(Table::iterator it) {
   PendingPtr pending = std::move(it->second);
   pending_.erase(it);
+  shares_[static_cast<size_t>(pending->opened_by)].bytes -= entry_weight(pending->key, hosts_.size());
   for (size_t r = 0; r < pending->calls.size(); ++r) {
     if (pending->calls[r].here == 0) continue;
     --shares_[r].calls;

@@ -354,6 +354,33 @@ TEST_F(MatcherTest, WhatARankHasUnderWayIsBoundedInBytes) {
       << actions[0].line;
 }
 
+// A rank opens operations that all others have to call: rank 0 keeps an entry for each of these.
+TEST_F(MatcherTest, WhatARankHasUnderWayIncludesTheEntriesOfOthers) {
+  MatcherConfig large = config();
+  large.hosts.assign(1000, "a");
+  Matcher matcher(large);
+  const auto fill = [&](int32_t rank) {  // but for 400,000 bytes
+    Request request = call("large of " + std::to_string(rank));
+    auto signature = std::make_shared<Signature>(*request.call);
+    signature->weight = (size_t{1} << 30) - 400'000;
+    request.call = std::move(signature);
+    matcher.request(rank, std::move(request), at(0));
+  };
+  fill(1);
+  fill(2);
+  int opened = 0;
+  while (matcher.take().empty() && opened < 1000) {
+    matcher.request(1, call("n" + std::to_string(opened++)), at(0));
+  }
+  EXPECT_LT(opened, 100) << "4,000 bytes and more each";
+  for (int i = 0; i < opened - 1; ++i) matcher.request(2, call("n" + std::to_string(i)), at(0));
+  EXPECT_TRUE(matcher.take().empty()) << "they are in the share of the rank that came first";
+  matcher.tick(at(600));  // their deadline
+  matcher.take();
+  for (int i = 0; i < 1000; ++i) matcher.request(1, call("m" + std::to_string(i)), at(601));
+  EXPECT_TRUE(matcher.take().empty()) << "and gone with them";
+}
+
 TEST_F(MatcherTest, HeldUpIsNobodysDelay) {
   matcher.request(0, call("x"), at(0));
   matcher.held_up(seconds(1000));
@@ -377,6 +404,25 @@ TEST_F(MatcherTest, TombstonesAreBounded) {
     answered += matcher.take().size();
   }
   EXPECT_EQ(answered, 1024u) << "the oldest are forgotten and wait like a first call";
+}
+
+TEST_F(MatcherTest, TombstonesAreBoundedInBytes) {
+  std::vector<int> answered{0, 0};
+  for (int round = 0; round < 2; ++round) {
+    const auto name = [&](int i) { return std::string(500, round == 0 ? 'a' : 'b') + std::to_string(i); };
+    const int64_t start = round * 10'000;
+    for (int i = 0; i < 1000; ++i) matcher.request(0, call(name(i)), at(start));
+    matcher.tick(at(start + 600));
+    matcher.take();
+    for (int i = 999; i >= 0; --i) {  // the newest first
+      matcher.request(1, call(name(i)), at(start + 601));
+      if (matcher.take().empty()) break;
+      ++answered[static_cast<size_t>(round)];
+    }
+  }
+  EXPECT_GT(answered[0], 150);
+  EXPECT_LT(answered[0], 262) << "256 KiB, of a name of 500 bytes and a message with it";
+  EXPECT_NEAR(answered[1], answered[0], 1) << "what was answered counts no more";
 }
 
 }  // namespace
