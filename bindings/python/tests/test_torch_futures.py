@@ -138,6 +138,23 @@ def test_more_callbacks_wait_than_there_are_threads(monkeypatch):
         time.sleep(0.001)
 
 
+def test_futures_that_the_program_has_set_leave_the_threads():
+    from hvd.torch import _work
+
+    now, later = threading.Event(), threading.Event()
+    now.set()
+    for _ in range(_work._THREADS + 1):
+        taken = _work.HvdWork(Part(later), lambda _: 1).get_future()
+        taken.set_result(2)
+    later.set()
+    last = _work.HvdWork(Part(now), lambda _: 3).get_future()
+    deadline = time.monotonic() + 60 * PATIENCE
+    while not last.done():  # set by a thread, as nobody waits
+        assert time.monotonic() < deadline, "nobody sets the future"
+        time.sleep(0.001)
+    assert (taken.value(), last.value()) == (2, 3)
+
+
 LOCALS_UNCOUNTED = """
 import sys, weakref
 real = sys.getrefcount

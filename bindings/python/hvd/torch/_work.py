@@ -64,7 +64,10 @@ class _Completer:
                 self._ending = False
                 self._call()
             if future is not None:
-                work._tell(future)
+                try:
+                    work._tell(future)
+                except RuntimeError:  # the program has set it
+                    pass
             del work, future
             with self._news:
                 self._idle += 1
