@@ -130,3 +130,37 @@ def test_an_interruption_skips_no_sync():
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
     assert HostsUpdatedInterrupt("hosts").skip_sync is False
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_compressor_of_the_programs_own(python, framework):
+    """Of Horovod's base class, and in an allreduce."""
+    pytest.importorskip(framework)
+    python("""
+        import importlib, sys
+        sys.path.insert(0, sys.argv[1])
+        framework, hvd, compression = [importlib.import_module(name) for name in (
+            sys.argv[2], f"horovod.{sys.argv[2]}", f"horovod.{sys.argv[2]}.compression")]
+
+        class Halves(compression.Compressor):
+            @staticmethod
+            def compress(tensor):
+                return tensor / 2, "mine"
+
+            @staticmethod
+            def decompress(tensor, ctx):
+                assert ctx == "mine"
+                return tensor * 8
+
+        hvd.init()
+        assert hvd.allreduce(framework.ones(3), compression=Halves).numpy().tolist() == [4, 4, 4]
+        for kind in (compression.NoneCompressor, compression.FP16Compressor):
+            assert hvd.allreduce(framework.ones(3), compression=kind).numpy().tolist() == [1, 1, 1]
+        for method in (compression.Compressor.compress, compression.Compressor.decompress):
+            try:
+                method(*[1, 2][:2 if method.__name__ == "decompress" else 1])
+                raise SystemExit("it does something")
+            except NotImplementedError:
+                pass
+        """, PACKAGE.parent / "horovod", framework,
+           environment={"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}, timeout=200)

@@ -292,3 +292,37 @@ def test_horovods_parameters_of_tensorflow(python):
         for op, average, meant in ((None, None, ht.Average), (None, False, ht.Sum), (ht.Max, None, ht.Max)):
             assert ht.handle_average_backwards_compatibility(op, average) == meant
         """, environment=QUIET, timeout=200)
+
+
+@pytest.mark.parametrize("backend", WITH_TENSORFLOW)
+def test_the_batch_of_an_epoch_goes_on_after_a_reset(keras, backend):
+    """Where fit() is given the rest of an epoch, and where it is given all of it again."""
+    keras(backend, """
+        class State:
+            batch = 0
+
+        class Seen(keras.callbacks.Callback):
+            def on_batch_end(self, batch, logs=None):
+                seen.append(state.batch)
+                if len(seen) in resets:
+                    raise InterruptedError
+
+        state, model = State(), network("sgd")
+
+        def train(rest):
+            while True:
+                steps = 8 - (state.batch if rest else 0)
+                callbacks = [hvd.keras.elastic.UpdateBatchStateCallback(state), Seen()]
+                try:
+                    return model.fit(inputs[:4 * steps], targets[:4 * steps], batch_size=4, verbose=0,
+                                     callbacks=callbacks)
+                except InterruptedError:
+                    pass
+
+        seen, resets = [], (3, 5)
+        train(True)  # the batch that a reset comes in is trained again
+        assert seen == [0, 1, 2, 2, 3, 3, 4, 5, 6, 7] and state.batch == 0, seen
+        seen, resets = [], (3,)
+        train(False)
+        assert seen == [0, 1, 2, *range(2, 10)] and state.batch == 0, seen
+        """)

@@ -1,3 +1,3 @@
 """States and the run loop."""
 
-from hvd.elastic import ObjectState, State, run  # noqa: F401
+from hvd.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run  # noqa: F401

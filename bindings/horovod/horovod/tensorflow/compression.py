@@ -1,3 +1,3 @@
 """What travels in fewer bits."""
 
-from hvd.tensorflow import Compression  # noqa: F401
+from hvd.tensorflow.compression import Compression, Compressor, FP16Compressor, NoneCompressor  # noqa: F401

@@ -6,8 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from ..compression import Compressor
 
-class NoneCompressor:
+
+class NoneCompressor(Compressor):
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         return tensor, None
@@ -17,7 +19,7 @@ class NoneCompressor:
         return tensor
 
 
-class FP16Compressor:
+class FP16Compressor(Compressor):
     """Floating-point tensors travel as float16, and come back in their own dtype."""
 
     @staticmethod

@@ -6,18 +6,7 @@ from typing import Any
 
 import torch
 
-
-class Compressor:
-    """What a program's own compressors derive from. They change a gradient before it is reduced, and the
-    result after it; `context` is what compress() gave besides."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: Any) -> torch.Tensor:
-        raise NotImplementedError
+from ..compression import Compressor
 
 
 class NoneCompressor(Compressor):

@@ -1,3 +1,3 @@
 """TorchState."""
 
-from hvd.torch.elastic import TorchState  # noqa: F401
+from hvd.torch.elastic import ElasticSampler, ObjectState, TorchState  # noqa: F401
