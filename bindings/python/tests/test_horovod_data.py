@@ -1,5 +1,6 @@
 """horovod.data of the package `horovod` that is ours, and small parts of horovod.common."""
 
+import re
 import sys
 import threading
 
@@ -164,3 +165,27 @@ def test_a_compressor_of_the_programs_own(python, framework):
                 pass
         """, PACKAGE.parent / "horovod", framework,
            environment={"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}, timeout=200)
+
+
+PAGE = (PACKAGE.parents[1] / "docs" / "horovod.md").read_text()
+MISSING = PAGE.split("\n## What is missing\n")[1].split("\n## ")[0]
+
+
+def test_the_page_names_what_no_attribute_may_be_called():
+    from hvd.elastic import State
+
+    horovods = {"register_reset_callbacks", "on_reset", "on_hosts_updated", "commit", "check_host_updates",
+                "save", "restore", "sync", "reset"}
+    mine = {name for name in dir(State) if not name.startswith("_")} - horovods
+    (said,) = re.findall(r"- An attribute of a state (.*?)\n- ", MISSING, re.S)
+    assert mine == set(re.findall(r"`(\w+)`", said))
+
+
+def test_modules_that_are_missing_are_missing():
+    (said,) = re.findall(r"- Modules: (.*?)\n- ", MISSING, re.S)
+    for name in re.findall(r"`(horovod\.[\w.]+|horovod\.ray\.{[\w,]+})`", said):
+        package, braces, inner = name.partition(".{")
+        for part in inner.rstrip("}").split(",") if braces else [""]:
+            place = PACKAGE.parent.joinpath("horovod", *package.split("."), part)
+            there = place.is_dir() or place.with_suffix(".py").exists()
+            assert there == (package == "horovod.spark"), place

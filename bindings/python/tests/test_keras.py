@@ -1,4 +1,4 @@
-"""Keras and TensorFlow in the words of Horovod's scripts: codecs of states, schedules, callbacks, signatures."""
+"""Keras and TensorFlow in the words of Horovod's scripts: states, schedules, callbacks, parameters."""
 
 import pytest
 
@@ -238,7 +238,7 @@ def test_horovods_parameters_of_keras(keras, backend, tmp_path):
 @pytest.mark.parametrize("backend", WITH_TENSORFLOW)
 @pytest.mark.parametrize("average", [False, True])
 def test_gradients_of_several_passes(keras, backend, average):
-    """Their sum, or their mean with average_aggregated_gradients, of Keras' and of TensorFlow 1's optimizers."""
+    """Their sum, or their mean with average_aggregated_gradients. TensorFlow 1's optimizers do it, too."""
     keras(backend, """
         import sys
         import tensorflow as tf, hvd.tensorflow as ht
