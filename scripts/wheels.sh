@@ -33,7 +33,8 @@ if [ -z "$build" ]; then
   scripts/sysroot.sh $architecture "$sysroot"
   # Debian's own Python: its headers are in the sysroot.
   cmake -S . -B "$build" -G Ninja --toolchain "$PWD/cmake/sysroot.cmake" -DHVD_SYSROOT="$sysroot" \
-    -DHVD_SYSROOT_PROCESSOR="$processor" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DHVD_LTO=ON -DHVD_COMPILER_CACHE=ON \
+    -DHVD_SYSROOT_PROCESSOR="$processor" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DHVD_SEARCH_PREFIX=OFF \
+    -DHVD_LTO=ON -DHVD_COMPILER_CACHE=ON \
     -DHVD_BUILD_TESTS=OFF -DHVD_BUILD_EXAMPLES=OFF -DHVD_BUILD_BENCH=OFF \
     -DPython3_EXECUTABLE=/usr/bin/python3 -DPython3_INCLUDE_DIR="$sysroot/usr/include/python3.11" >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; exit 1; }
@@ -49,6 +50,12 @@ size=$(stat -c %s "$wheel")
 if [ -n "$sysroot" ]; then
   [[ $wheel =~ manylinux_2_([0-9]+)_ ]] && [ "${BASH_REMATCH[1]}" -le 31 ] ||
     { echo "$(basename "$wheel") needs a newer C library than Debian 11's 2.31" >&2; exit 1; }
+  prefix=$(sed -n 's/^CMAKE_INSTALL_PREFIX:PATH=//p' "$build/CMakeCache.txt")
+  python3 -B - "$wheel" "$prefix/lib/hvd" <<'END' || { echo "$(basename "$wheel") looks below $prefix" >&2; exit 1; }
+import sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+sys.exit(any(sys.argv[2].encode() in wheel.read(name) for name in wheel.namelist() if ".so" in name))
+END
 fi
 mkdir -p out/wheels
 mv "$wheel" out/wheels/

@@ -44,6 +44,11 @@ Requires-Dist: tensorflow>=2.15; extra == "tensorflow"
 Provides-Extra: torch
 Requires-Dist: torch>=1.13; extra == "torch"
 """
+# A wheel finds what it carries beside itself, and looks for nothing below a prefix of this machine.
+CONFIGURE = [
+    "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib", "-DHVD_SEARCH_PREFIX=OFF",
+    "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF", "-DHVD_BUILD_BENCH=OFF"
+]
 ENTRY_POINTS = "[console_scripts]\nhvdrun = hvd.driver:main\n"
 
 
@@ -139,9 +144,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         subprocess.run([
             "cmake", "-S",
             str(ROOT), "-B",
-            str(build), "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib",
-            f"-DPython3_EXECUTABLE={sys.executable}", "-DHVD_BUILD_TESTS=OFF", "-DHVD_BUILD_EXAMPLES=OFF",
-            "-DHVD_BUILD_BENCH=OFF"
+            str(build), f"-DPython3_EXECUTABLE={sys.executable}", *CONFIGURE
         ], check=True)
     # The number is given: without one make starts everything at once, more than a machine's memory holds.
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))

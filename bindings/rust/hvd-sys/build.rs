@@ -80,6 +80,7 @@ fn built() -> PathBuf {
         .args([
             "-DCMAKE_BUILD_TYPE=Release",
             "-DCMAKE_INSTALL_LIBDIR=lib",
+            "-DHVD_SEARCH_PREFIX=OFF", // its modules lie beside it
             "-DHVD_COMPILER_CACHE=ON",
             "-DHVD_BUILD_TESTS=OFF",
             "-DHVD_BUILD_EXAMPLES=OFF",
