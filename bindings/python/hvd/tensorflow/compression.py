@@ -15,7 +15,7 @@ class NoneCompressor(Compressor):
         return tensor, None
 
     @staticmethod
-    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
         return tensor
 
 
@@ -29,8 +29,8 @@ class FP16Compressor(Compressor):
         return tf.cast(tensor, tf.float16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        return tensor if context is None else tf.cast(tensor, context)
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        return tensor if ctx is None else tf.cast(tensor, ctx)
 
 
 class Compression:
