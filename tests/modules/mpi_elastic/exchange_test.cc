@@ -25,6 +25,14 @@ class PmixExchange : public testing::Test {
   Exchange exchange_{kPatience};
 };
 
+TEST(PmixNamespaces, AreAheadOfTheHighestNumberUpToABound) {
+  EXPECT_EQ(namespaces_for(0), 512u);
+  EXPECT_EQ(namespaces_for(512), 1024u);
+  EXPECT_EQ(namespaces_for(65'000), 65'512u);
+  EXPECT_EQ(namespaces_for(65'536), 65'536u);
+  EXPECT_EQ(namespaces_for(~uint64_t{0}), 65'536u);
+}
+
 TEST_F(PmixExchange, PortsOfKeys) {
   EXPECT_EQ(port_of("365.0:34:accept"), "365.0:34");
   EXPECT_EQ(port_of("365.0:34:nextcid:send:0"), "365.0:34");

@@ -34,9 +34,6 @@
 namespace hvd::pmix_server {
 namespace {
 
-// Namespaces that are ready beyond the highest number that has been seen: a worker's has to be there when it
-// connects.
-constexpr uint64_t kAhead = 512;
 constexpr size_t kLargest = size_t{64} << 10;  // value; MPI's have some hundred bytes
 constexpr std::chrono::seconds kPatience{7};   // of who waits for one that does not come: as with ompi-server
 
@@ -343,7 +340,7 @@ void Server::grow() {
   uint64_t wanted = 0;
   {
     std::lock_guard lock(mutex_);
-    wanted = seen_ + kAhead;
+    wanted = namespaces_for(seen_);
   }
   while (ready_ < wanted) add_namespace(++ready_);
 }
