@@ -74,8 +74,9 @@ struct Pair {
   std::vector<Blob> members{zero.links.blob(), one.links.blob()};
 
   std::future<void> meet(Rank& rank, int number) {
-    return std::async(std::launch::async,
-                      [&, number] { rank.links.meet({7, number, members}, Clock::now() + kPatience); });
+    return std::async(std::launch::async, [&, number] {
+      rank.links.meet({7, number, members}, Clock::now() + kPatience);
+    });
   }
 };
 
@@ -102,7 +103,8 @@ TEST(NoDescriptors, ARankIsDialedAndAcceptsOnceThereAreSome) {
   connect_to(first, pair.members[0]);
   const LinkGroup group{7, 1, pair.members};
   const std::vector<uint8_t> hello = Handshake(group, 0, 0, {}).hello();
-  ASSERT_EQ(::send(first.get(), hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+  ASSERT_EQ(::send(first.get(), hello.data(), hello.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(hello.size()));
   uint8_t answer[64];
   ASSERT_GT(::recv(first.get(), answer, sizeof(answer), 0), 0);  // it was accepted
   std::future<void> one;

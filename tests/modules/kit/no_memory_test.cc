@@ -133,20 +133,22 @@ TEST_P(LinksWithoutMemory, ThePeerOfHalfAFrameSeesTheEndOfItsLink) {
   std::promise<void> reads;
   std::promise<std::string> failure;
   std::atomic<bool> mixed{false}, failed{false};
-  Links zero("127.0.0.1",
-             LinkHooks{[&, go = std::shared_future<void>(reads.get_future())](int, const void* data, size_t size) {
-                         go.wait();
-                         const std::string text(static_cast<const char*>(data), size);
-                         if (text != first && text != second) mixed = true;
-                       },
-                       [&](int peer, const std::string& text) {
-                         if (!failed.exchange(true)) failure.set_value(std::to_string(peer) + ":" + text);
-                       },
-                       [](const std::string&) {}},
-             GetParam());
-  Links one("127.0.0.1", LinkHooks{[](int, const void*, size_t) {}, [](int, const std::string&) {},
-                                   [](const std::string&) {}},
-            GetParam());
+  Links zero(
+      "127.0.0.1",
+      LinkHooks{[&, go = std::shared_future<void>(reads.get_future())](int, const void* data, size_t size) {
+                  go.wait();
+                  const std::string text(static_cast<const char*>(data), size);
+                  if (text != first && text != second) mixed = true;
+                },
+                [&](int peer, const std::string& text) {
+                  if (!failed.exchange(true)) failure.set_value(std::to_string(peer) + ":" + text);
+                },
+                [](const std::string&) {}},
+      GetParam());
+  Links one(
+      "127.0.0.1",
+      LinkHooks{[](int, const void*, size_t) {}, [](int, const std::string&) {}, [](const std::string&) {}},
+      GetParam());
   const std::vector<Blob> members{zero.blob(), one.blob()};
   const Clock::time_point deadline = Clock::now() + kPatience;
   auto met = std::async(std::launch::async, [&] { zero.meet({7, 0, members}, deadline); });

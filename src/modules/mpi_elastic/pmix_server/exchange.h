@@ -18,8 +18,8 @@ namespace hvd::pmix_server {
 using Time = std::chrono::steady_clock::time_point;
 using Value = std::shared_ptr<const void>;
 
-/// How many namespaces are to be ready if `seen` is the highest number that has connected: a worker's has to be
-/// there when it connects. Bounded, since a member may connect under any number that is ready.
+/// How many namespaces are to be ready if `seen` is the highest number that has connected: a worker's has to
+/// be there when it connects. Bounded, since a member may connect under any number that is ready.
 inline uint64_t namespaces_for(uint64_t seen) {
   constexpr uint64_t kAhead = 512, kMost = 65'536;
   return std::min(std::min(seen, kMost) + kAhead, kMost);
