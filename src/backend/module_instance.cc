@@ -364,13 +364,18 @@ class ModuleInstance final : public Instance {
   Status call(const char* what, Function function) {
     hvd_error error = HVD_ERROR_INIT;
     const hvd_status code = function(&error);
-    if (code == HVD_OK) return {};
+    return code == HVD_OK ? Status() : failed(what, code, error);
+  }
+
+  [[gnu::noinline]] Status failed(const char* what, hvd_status code, const hvd_error& error) const try {
     Status status = Status::from(code, error);
     if (status.message.empty()) {
       status.message = fmt::format("backend {}: {} gave {}", host_.name, what, status_name(code));
     }
     if (status.backend.empty()) status.backend = host_.name;
     return status;
+  } catch (const std::exception&) {
+    return {code, "out of memory"};  // for its text: what the call came to must not be lost
   }
 
   const std::shared_ptr<Module> module_;

@@ -211,6 +211,10 @@ void LifeWatch::run(Group& group) {
   std::vector<WaitEntry> entries;
   std::vector<std::shared_ptr<const LifePage>> pages;  // kept while the kernel waits on them
   LookPace pace;
+  try {
+    entries.reserve(kMostAtOnce + 1);
+    pages.reserve(kMostAtOnce);
+  } catch (const std::exception&) { return; }  // no memory: the sockets tell
   for (;;) {
     const uint32_t seen = group.changed.load();
     entries.assign(1, {seen, reinterpret_cast<uint64_t>(&group.changed), kFlag32 | kFlagPrivate, 0});
@@ -222,7 +226,9 @@ void LifeWatch::run(Group& group) {
         const uint32_t word = watched.page->word.load();
         if ((word & kDied) != 0 && watched.died) {
           wake_all(watched.page->word, true);  // the kernel wakes one: others may wait on it as well
-          std::exchange(watched.died, nullptr)();
+          try {
+            std::exchange(watched.died, nullptr)();
+          } catch (const std::exception&) {}  // no memory to pass it on: the sockets tell
         }
         if (!watched.died || word == 0) continue;
         entries.push_back({word, reinterpret_cast<uint64_t>(&watched.page->word), kFlag32, 0});

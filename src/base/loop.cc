@@ -67,8 +67,9 @@ void Loop::post(std::function<void()> fn) {
     lock.unlock();
     return;  // fn is destroyed here, with no lock held
   }
-  impl_->posted.push_back(std::move(fn));
+  // In this order: without memory for either, nothing is left that has no turn.
   asio::post(impl_->io, [impl = impl_.get()] { impl->run_posted(); });
+  impl_->posted.push_back(std::move(fn));
 }
 
 bool Loop::in_loop() const { return impl_->id.load() == std::this_thread::get_id(); }

@@ -46,7 +46,12 @@ class Queue {
         ++shared.dropped;
         return;
       }
-      shared.lines.emplace_back(level, line);
+      try {
+        shared.lines.emplace_back(level, line);
+      } catch (const std::exception&) {  // no memory for it
+        ++shared.dropped;
+        return;
+      }
     }
     shared.changed.notify_all();
   }
@@ -62,6 +67,13 @@ class Queue {
     bool closed = false, ended = false;
   };
 
+  static bool tell_dropped(Logger& logger, uint64_t count) try {
+    logger.warning("{} lines of the log were dropped: its callback is slow, or no memory was left", count);
+    return true;
+  } catch (const std::exception&) {
+    return false;  // no memory for that line: behind a later one
+  }
+
   static void run(Shared& shared) {
     std::unique_lock lock(shared.mutex);
     while (true) {
@@ -72,9 +84,9 @@ class Queue {
       const uint64_t dropped = shared.lines.empty() ? std::exchange(shared.dropped, 0) : 0;
       lock.unlock();
       shared.logger->write(level, line);
-      if (dropped > 0)
-        shared.logger->warning("{} lines of the log were dropped: its callback is slow", dropped);
+      const bool told = dropped == 0 || tell_dropped(*shared.logger, dropped);
       lock.lock();
+      if (!told) shared.dropped += dropped;
     }
     shared.ended = true;
     shared.changed.notify_all();

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "base/thread.h"
 
@@ -18,7 +17,9 @@ void NotificationManager::Queue::push(const hvd_event& event) {
     events.pop_front();
     ++lost;
   }
-  events.push_back(event);
+  try {
+    events.push_back(event);
+  } catch (const std::exception&) { ++lost; }  // no memory for it
 }
 
 hvd_event NotificationManager::Queue::pop() {
@@ -130,13 +131,15 @@ void NotificationManager::run() {
     changed_.wait(lock, [&] { return closed_ || !dispatch_.events.empty(); });
     if (dispatch_.events.empty()) return;
     const hvd_event event = dispatch_.pop();
-    std::vector<uint64_t> ids;
-    for (const auto& [id, listener] : listeners_) {
-      if ((listener->kinds & event.kind) != 0) ids.push_back(id);
-    }
-    for (uint64_t id : ids) {
-      auto found = listeners_.find(id);
-      if (found == listeners_.end()) continue;  // removed by an earlier listener
+    // Listeners that one of them adds hear of later events alone. No list of them is made, as that takes
+    // memory: some may be removed while another is called.
+    const uint64_t end = next_listener_;
+    for (auto found = listeners_.begin(); found != listeners_.end() && found->first < end;) {
+      const uint64_t id = found->first;
+      if ((found->second->kinds & event.kind) == 0) {
+        ++found;
+        continue;
+      }
       std::shared_ptr<Listener> listener = found->second;
       calling_ = id;
       lock.unlock();
@@ -150,6 +153,7 @@ void NotificationManager::run() {
       lock.unlock();
       listener.reset();  // the last copy if it was removed from within: destroy runs with no lock held
       lock.lock();
+      found = listeners_.upper_bound(id);
     }
   }
 }

@@ -18,6 +18,7 @@
 namespace hvd::launch {
 namespace {
 
+constexpr std::chrono::milliseconds kPause{10};  // before memory is asked for again
 constexpr size_t kPiece = 4 << 10;  // of what a worker prints; then the thread looks whether it is to end
 
 }  // namespace
@@ -75,7 +76,7 @@ OutputFunction standard_output() {
 struct OutputThread::State {
   struct Item {
     std::function<void()> run;
-    size_t bytes = 0;
+    size_t bytes = 0;  // 0: no output, but what somebody waits for
   };
   OutputFunction output;
   LoggerPtr logger;
@@ -89,7 +90,8 @@ struct OutputThread::State {
   std::atomic<bool> abandoned{false};  // what is left is told to nobody
   bool ended = false;
   std::vector<std::function<void()>> drained;
-  std::map<std::string, int> files;  // the thread's own
+  std::map<std::string, int> files;  // the thread's own, and so is
+  uint64_t dropped = 0;              // pieces of output that there was no memory for
 
   void push(std::function<void()> run, size_t bytes) {
     {
@@ -132,6 +134,29 @@ struct OutputThread::State {
     }
   }
 
+  static bool attempt(const std::function<void()>& fn) noexcept try {
+    fn();
+    return true;
+  } catch (const std::exception&) {
+    return false;  // no memory
+  }
+
+  // Somebody waits for this: it is tried until there is memory for it.
+  void insist(const std::function<void()>& fn) const {
+    while (!attempt(fn) && !abandoned) std::this_thread::sleep_for(kPause);
+  }
+
+  void tell(const std::function<void()>& fn) {
+    if (!attempt(fn)) {
+      ++dropped;
+    } else if (dropped > 0 && attempt([this] {
+                 logger->error("no memory was left for {} piece(s) of workers' output, which are lost",
+                               dropped);
+               })) {
+      dropped = 0;
+    }
+  }
+
   void run() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -140,14 +165,18 @@ struct OutputThread::State {
       Item item = std::move(queue.front());
       queue.pop_front();
       lock.unlock();
-      item.run();
+      if (item.bytes > 0) {
+        tell(item.run);
+      } else {
+        insist(item.run);
+      }
       item.run = nullptr;
       lock.lock();
       queued -= item.bytes;
       if (queued <= max_queued / 2 && !drained.empty()) {
         std::vector<std::function<void()>> ready = std::exchange(drained, {});
         lock.unlock();
-        for (auto& fn : ready) fn();
+        for (const auto& fn : ready) insist(fn);
         lock.lock();
       }
     }

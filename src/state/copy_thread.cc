@@ -53,7 +53,10 @@ void CopyThread::run() {
       if (work) first = work();
     } catch (const std::exception& error) { first = internal_status(error); }
     for (const DeviceCopies::Ticket& ticket : tickets) {  // all of them: until then the memory is in use
-      Status status = copies_->wait(ticket, ending_);
+      Status status;
+      try {
+        status = copies_->wait(ticket, ending_);
+      } catch (const std::exception& error) { status = internal_status(error); }
       if (first.ok()) first = std::move(status);
     }
     arrived(std::move(first));

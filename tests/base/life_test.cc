@@ -164,6 +164,19 @@ TEST(Life, WhoIsForgottenIsNotTold) {
   EXPECT_FALSE(told.already());
 }
 
+TEST(Life, AWordThatThereIsNoMemoryForEndsNeitherTheProcessNorTheWatch) {
+  const Child child, last;
+  LifeWatch watch;
+  std::promise<void> told;
+  ASSERT_TRUE(watch.watch(1, child.pid, child.descriptor, child.token, [&] {
+    told.set_value();
+    throw std::bad_alloc();
+  }));
+  kill(child.pid, SIGKILL);
+  ASSERT_EQ(told.get_future().wait_for(kSoon), std::future_status::ready);
+  pass(watch, last);
+}
+
 TEST(Life, NothingThatIsSaidOfItIsBelieved) {
   const Child child;
   LifeWatch watch;

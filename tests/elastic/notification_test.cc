@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "elastic/notification_manager.h"
+#include "starved.h"
 #include "support.h"
 
 namespace hvd::elastic {
@@ -151,6 +152,32 @@ TEST(NotificationManager, AFullQueueDropsTheOldestAndSaysHowMany) {
   EXPECT_EQ(event.generation, 4U);
   ASSERT_TRUE(manager.next(&event));
   EXPECT_EQ(event.lost, 0U);
+}
+
+TEST(NotificationManager, WithoutMemoryAnEventIsDeliveredOrCountedAsLost) {
+  NotificationManager manager(std::make_shared<Logger>());
+  struct Count {
+    uint64_t delivered = 0, lost = 0, last = 0;
+  };
+  Watched<Count> count;  // takes no memory
+  const auto add = [](void* self, const hvd_event* event) {
+    static_cast<Watched<Count>*>(self)->update([&](Count& c) {
+      ++c.delivered;
+      c.lost += event->lost;
+      c.last = event->sequence;
+    });
+  };
+  manager.add(HVD_EVENT_ALL, {add, &count, nullptr});
+  constexpr uint64_t kEvents = 100;
+  for (uint64_t i = 1; i < kEvents; ++i) {
+    const test::Starved starved(i % 3, test::Starved::Whose::kAnybodys);
+    manager.post(event_of(HVD_EVENT_GENERATION, i));
+    if (test::Starved::has_failed()) continue;  // it is lost, as the next one says
+    ASSERT_TRUE(count.wait([&](const Count& c) { return c.last == i; }));
+  }
+  manager.post(event_of(HVD_EVENT_GENERATION, kEvents));
+  ASSERT_TRUE(count.wait([&](const Count& c) { return c.last == kEvents; }));
+  EXPECT_EQ(count.get().delivered + count.get().lost, kEvents);
 }
 
 TEST(NotificationManager, CloseDeliversWhatIsQueuedAndRefusesTheRest) {

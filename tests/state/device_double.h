@@ -80,6 +80,8 @@ class DeviceDouble final : public backend::Instance {
   void fail_start(int index) { set(&fail_start_, index); }
   void fail_later(int index) { set(&fail_later_, index); }
   void fail_alloc(int index) { set(&fail_alloc_, index); }
+  /// Which call of copy_wait has no memory to say what became of the copy.
+  void starve_wait(int index) { set(&starve_wait_, index); }
 
   // ---- Instance ---------------------------------------------------------------------------------
 
@@ -155,6 +157,7 @@ class DeviceDouble final : public backend::Instance {
     const Status status = tickets_.at(key).status;
     tickets_.erase(key);
     delete key;
+    if (starve_wait_-- == 0) throw std::bad_alloc();
     return status;
   }
 
@@ -196,7 +199,7 @@ class DeviceDouble final : public backend::Instance {
   std::map<int*, Copied> tickets_;
   std::set<void*> pinned_;
   bool held_ = false, ending_ = false, running_ = false;
-  int fail_start_ = -1, fail_later_ = -1, fail_alloc_ = -1;
+  int fail_start_ = -1, fail_later_ = -1, fail_alloc_ = -1, starve_wait_ = -1;
   size_t calls_ = 0, asides_ = 0;
   std::thread thread_;
 };

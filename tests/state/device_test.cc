@@ -242,6 +242,17 @@ TEST(DeviceState, TheFirstCommitThatFailsIsNone) {
   EXPECT_EQ(rank.state->restore().code, HVD_INVALID);
 }
 
+TEST(DeviceState, AWaitForACopyThatRunsOutOfMemoryFailsTheCommit) {
+  Rank rank(1);
+  rank.device.starve_wait(0);
+  ASSERT_TRUE(rank.state->save().ok());
+  const Status status = rank.state->settle();
+  EXPECT_EQ(status.code, HVD_INTERNAL);
+  EXPECT_TRUE(says(status.message, {"revision 1", "out of memory"}));
+  ASSERT_TRUE(rank.state->save().ok());
+  EXPECT_TRUE(rank.state->settle().ok());
+}
+
 TEST(DeviceState, WhatCantBeStartedChangesNothing) {
   Rank rank(1);
   rank.device.fail_alloc(1);
