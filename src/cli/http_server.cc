@@ -49,12 +49,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
       : stream_(std::move(socket)), handler_(handler), loopback_(loopback), all_(all) {}
 
   void read() {
-    parser_.emplace();
-    parser_->header_limit(kMostHeader);
-    parser_->body_limit(kMostBody);
-    stream_.expires_after(served_ ? kIdleTime : kRequestTime);
-    http::async_read(stream_, buffer_, *parser_,
-                     [self = shared_from_this()](beast::error_code e, size_t) { self->have(e); });
+    go_on([this] {
+      parser_.emplace();
+      parser_->header_limit(kMostHeader);
+      parser_->body_limit(kMostBody);
+      stream_.expires_after(served_ ? kIdleTime : kRequestTime);
+      http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](beast::error_code e, size_t) {
+        self->go_on([&] { self->have(e); });
+      });
+    });
   }
 
   void close() {
@@ -64,6 +67,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
+  // Without memory for a step there is none after it, and the client would wait.
+  template <class Step>
+  void go_on(Step step) {
+    try {
+      step();
+    } catch (const std::exception&) { end(); }
+  }
+
   void have(beast::error_code e) {
     if (e == http::error::header_limit) return refuse(http::status::request_header_fields_too_large);
     if (e == http::error::body_limit) return refuse(http::status::payload_too_large);
@@ -250,15 +261,17 @@ struct HttpServer::Impl {
           if (!cancelled) accept();
         });
       }
+      accept();  // first: without memory for this connection there are others
       if (fd >= 0) serve(fd);
-      accept();
     });
   }
 
   void serve(int fd) {
     Tcp::socket socket(io);
-    beast::error_code e;
-    socket.assign(acceptor.local_endpoint().protocol(), fd, e);
+    beast::error_code e = asio::error::no_memory;  // if it throws that
+    try {
+      socket.assign(acceptor.local_endpoint().protocol(), fd, e);
+    } catch (const std::exception&) {}
     if (e) {
       ::close(fd);
       return;

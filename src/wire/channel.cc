@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/descriptors.h"
+#include "base/internal_status.h"
 #include "wire/socket.h"
 #include "wire/tls.h"
 #include "wire/tls_stream.h"
@@ -141,6 +142,17 @@ class TlsChannel final : public Channel, public std::enable_shared_from_this<Tls
   }
 
   void read() {
+    try {
+      read_on();
+    } catch (const std::exception& error) {  // no memory: nothing would read on
+      finish();
+      // At once, as a post may find none either: it is the loop that has called.
+      if (auto handlers = std::exchange(handlers_, nullptr); handlers && handlers->closed)
+        handlers->closed(internal_status(error));
+    }
+  }
+
+  void read_on() {
     // Behind a header's place, so that the first frame is aligned.
     alignas(16) std::array<uint8_t, 2 * kHeader + kShort> read_at_once;
     for (size_t turn = 0; state_ != State::kClosed;) {

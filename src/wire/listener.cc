@@ -112,6 +112,12 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   }
 
   void accept_batch() {
+    try {
+      accept_some();
+    } catch (const std::exception&) { pause_accepting(ENOMEM); }
+  }
+
+  void accept_some() {
     for (int i = 0; i < kAcceptBatch; ++i) {
       if (!make_room()) return;
       // Not by asio: a process that another thread starts at this moment must not inherit the socket, or
@@ -122,11 +128,10 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       const bool none_left =
           fd < 0 && (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM);
       if (none_left) return pause_accepting(error);
-      if (std::exchange(exhausted, false)) logger->info("{} accepts connections again", to_text(bound));
-      if (fd >= 0) {
-        add(fd);
-        continue;
-      }
+      const bool again = std::exchange(exhausted, false);
+      if (fd >= 0) add(fd);
+      if (again) logger->info("{} accepts connections again", to_text(bound));
+      if (fd >= 0) continue;
       if (error == EAGAIN || error == EWOULDBLOCK) break;
       // ECONNABORTED, and errors of the network that accept passes on: of that one connection.
     }
@@ -156,31 +161,37 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
 
   bool wait_for_room(Duration time) {
     full = true;
-    pause.start(time, [self = shared_from_this()] { self->have_room(); });
+    pause.start(time, [self = shared_from_this()] {
+      self->full = false;
+      if (!self->closed) self->accept_batch();
+    });
     return false;
   }
 
   void have_room() {
-    if (!std::exchange(full, false) || closed) return;
-    pause.cancel();
+    if (!full || closed) return;
     loop.post([self = shared_from_this()] {
       if (!self->closed) self->accept_batch();
     });
+    full = false;
+    pause.cancel();
   }
 
   void pause_accepting(int error) {
-    if (!std::exchange(exhausted, true))
-      logger->warning("{} accepts no connections for now: {}", to_text(bound),
-                      ErrorCode(error, asio::error::get_system_category()).message());
     pause.start(kPause, [self = shared_from_this()] {
       if (!self->closed) self->accept_batch();
     });
+    if (!std::exchange(exhausted, true))
+      logger->warning("{} accepts no connections for now: {}", to_text(bound),
+                      ErrorCode(error, asio::error::get_system_category()).message());
   }
 
   void add(int fd) {
     Tcp::socket socket(io_of(loop));
-    ErrorCode e;
-    socket.assign(bound.protocol(), fd, e);
+    ErrorCode e = asio::error::no_memory;  // if it throws that
+    try {
+      socket.assign(bound.protocol(), fd, e);
+    } catch (const std::exception&) {}
     if (e) {
       ::close(fd);
       return;
@@ -195,14 +206,21 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
     } catch (const Error& error) { return logger->warning("{}: {}", to_text(peer), error.what()); }
     auto handshake = std::make_shared<Handshake>(loop, std::move(stream), to_text(peer));
     const Place place = handshakes.insert(handshakes.end(), handshake);
-    handshake->timer.start(limits.handshake_timeout, [self = shared_from_this(), place] {
-      self->refuse(place, "no handshake in time");
-    });
-    async_handshake(handshake->stream,
-                    [self = shared_from_this(), handshake, place](const TlsStream::Failure* why) {
-                      if (!self->closed && handshake->stream->socket().is_open())
-                        self->handshake_done(place, why);
-                    });
+    try {
+      handshake->timer.start(limits.handshake_timeout, [self = shared_from_this(), place] {
+        self->refuse(place, "no handshake in time");
+      });
+      async_handshake(handshake->stream,
+                      [self = shared_from_this(), handshake, place](const TlsStream::Failure* why) {
+                        if (!self->closed && handshake->stream->socket().is_open())
+                          self->handshake_done(place, why);
+                      });
+    } catch (const std::exception&) {  // no memory: it would stay without an end
+      handshake->timer.cancel();
+      close_socket(*handshake->stream);
+      handshakes.remove(handshake);  // unless it has ended at once
+      throw;
+    }
   }
 
   void handshake_done(Place place, const TlsStream::Failure* why) {

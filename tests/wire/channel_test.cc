@@ -240,6 +240,22 @@ TEST_F(ChannelTest, HandlersMayCloseFromWithin) {
   EXPECT_TRUE(watch.expired());
 }
 
+// Nothing would be read of it any more, and nobody told.
+TEST_F(ChannelTest, AHandlerWithoutMemoryEndsItsConnection) {
+  Server server;
+  auto client = connect(loop, server.endpoint());
+  auto peer = server.peer(0);
+  peer->with_channel([&](Channel& channel) {
+    channel.set_handlers({[](std::span<const uint8_t>) { throw std::bad_alloc(); },
+                          [peer](const Status& why) { peer->failed(why); }});
+  });
+  client->send({1, 2, 3});
+  ASSERT_TRUE(peer->wait_closed());
+  EXPECT_EQ(peer->closed->code, HVD_INTERNAL);
+  EXPECT_EQ(peer->closed->message, "out of memory");
+  EXPECT_TRUE(client->wait_closed());
+}
+
 TEST_F(ChannelTest, NobodyListensMeansDriverLost) {
   std::string endpoint;
   {
