@@ -11,12 +11,12 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
-#include <future>
 #include <mutex>
 #include <optional>
 
 #include "base/file.h"
 #include "base/loop.h"
+#include "base/loop_wait.h"
 #include "base/secret.h"
 #include "base/text.h"
 #include "wire/channel.h"
@@ -168,12 +168,7 @@ Operator::Operator(const DriverAddress& address)
 Operator::~Operator() { hang_up(); }
 
 void Operator::hang_up() {
-  std::promise<void> closed;
-  loop_->post([&] {
-    line_->close();
-    closed.set_value();
-  });
-  closed.get_future().wait();
+  run_and_wait(*loop_, [this] { line_->close(); });
 }
 
 std::string Operator::ask(const std::string& verb, const std::string& argument, Duration timeout) {

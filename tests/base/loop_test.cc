@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/loop_wait.h"
 #include "wire/support.h"
 
 namespace hvd {
@@ -43,6 +44,19 @@ TEST(Loop, ThreadTakesNoSignalsOfTheHostProcess) {  // contract 10
     EXPECT_EQ(sigismember(&after, s), sigismember(&before, s)) << strsignal(s);
   }
   EXPECT_EQ(sigismember(&inside, SIGSEGV), 0);
+}
+
+TEST(Loop, AWaitEndsHoweverTheFunctionDoes) {
+  Loop loop("loop");
+  bool ran = false;
+  run_and_wait(loop, [&] {
+    ran = true;
+    throw std::runtime_error("expected");
+  });
+  EXPECT_TRUE(ran);
+  loop.stop();
+  run_and_wait(loop, [&] { ran = false; });
+  EXPECT_TRUE(ran) << "the loop had stopped";
 }
 
 TEST(Loop, StopDropsWhatWasPosted) {
