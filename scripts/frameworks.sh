@@ -68,7 +68,7 @@ export HVD_PYTHON=$PWD/$environment/bin/python
 for framework in "${frameworks[@]}"; do
   name=python_$framework
   [ "$framework" != torch ] || name='python_(binding|horovod|horovod_examples|torch_distributed)'
-  [ "$framework" != tensorflow ] || name='python_(tensorflow|horovod|horovod_examples)'
+  [ "$framework" != tensorflow ] || name='python_(tensorflow|keras|horovod|horovod_examples)'
   ctest --preset release -R "^$name\$" --no-tests=error
   if [ "$framework" = torch ]; then  # PyTorch's own tests of process groups
     "$environment/bin/pip" install --quiet --disable-pip-version-check expecttest hypothesis
