@@ -1,4 +1,4 @@
-// The log's thread without memory: it drops lines and counts them, and does not end the process (contract 10).
+// The log's thread without memory drops lines, counts them, and does not end the process (contract 10).
 #include <gtest/gtest.h>
 
 #include <optional>
