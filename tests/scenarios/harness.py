@@ -368,8 +368,8 @@ class Job(Verification):
     # ---- the end ----
 
     def finish(self, status=0, sentence=None, timeout=120):
-        """Opens all gates, ends what trains until then, waits for hvdrun to end, checks its status and its last
-        line. Status 1: any failure, 75 or 76."""
+        """Opens all gates, ends what trains until then, waits for hvdrun to end, checks its status and its
+        last line. Status 1: any failure, 75 or 76."""
         for name in list(self.gates):
             self.open(name)
         for argument in self.worker:
