@@ -19,7 +19,8 @@ class Numbers(BaseDataLoader):
     """0 to count - 1 in each pass, which ends by ZeroDivisionError if it shall."""
 
     def __init__(self, count, fails=False):
-        self.count, self.fails, self.loaded, self.ended = count, fails, threading.Semaphore(0), threading.Event()
+        self.count, self.fails = count, fails
+        self.loaded, self.ended = threading.Semaphore(0), threading.Event()
 
     def __len__(self):
         return self.count

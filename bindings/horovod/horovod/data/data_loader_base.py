@@ -28,8 +28,8 @@ class BaseDataLoader:
 class AsyncDataLoaderMixin:
     """class Loader(AsyncDataLoaderMixin, SomeLoader): a thread calls _iterate() and keeps batches ready.
 
-    async_loader_queue_size: how many at most; 0: no thread. Each pass over the loader has a thread of its own,
-    which ends with the pass, however it ends. An exception of _iterate() comes out of the pass.
+    async_loader_queue_size: how many at most; 0: no thread. Each pass over the loader has a thread of its
+    own, which ends with the pass, however it ends. An exception of _iterate() comes out of the pass.
     debug_data_loader has no effect.
     """
 

@@ -157,7 +157,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 class BestModelCheckpoint(_keras.keras.callbacks.ModelCheckpoint):
     """A ModelCheckpoint that keeps the best model, on rank 0 alone.
 
-    filepath: where, unless the attribute `filepath` is set before training. Horovod's has the attribute alone.
+    filepath: where, unless the attribute `filepath` is set before training, as Horovod's has to be.
     """
 
     def __init__(self, monitor: str = "val_loss", verbose: int = 0, save_weights_only: bool = False,
@@ -172,7 +172,7 @@ class BestModelCheckpoint(_keras.keras.callbacks.ModelCheckpoint):
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self.filepath is None:
-            raise InvalidError("filepath is None: expected a path, as filepath= or in the callback's attribute")
+            raise InvalidError("filepath is None: expected a path, by filepath= or the attribute")
         if plain.rank() == 0:
             super().on_train_begin(logs)
 

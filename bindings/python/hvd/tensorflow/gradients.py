@@ -111,15 +111,16 @@ class _DistributedTape:
     _hvd: GradientReduction
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
-                 unconnected_gradients: Any = tf.UnconnectedGradients.NONE, *, use_generic_names: bool = False,
-                 **options: Any) -> Any:
+                 unconnected_gradients: Any = tf.UnconnectedGradients.NONE, *,
+                 use_generic_names: bool = False, **options: Any) -> Any:
         """use_generic_names has no effect: names are the same on all ranks anyway."""
         tape: Any = super()
         found = tape.gradient(target, sources, output_gradients, unconnected_gradients, **options)
         flat_sources, flat = tf.nest.flatten(sources), tf.nest.flatten(found, expand_composites=False)
         return tf.nest.pack_sequence_as(sources, self._hvd(flat, flat_sources))
 
-    def get_local_and_global_gradients(self, target: Any, sources: Sequence[Any], output_gradients: Any = None,
+    def get_local_and_global_gradients(self, target: Any, sources: Sequence[Any],
+                                       output_gradients: Any = None,
                                        use_generic_names: bool = False) -> tuple[list[Any], list[Any]]:
         """(source, gradient) of the local sources, and of the others, each in the order of `sources`."""
         pairs: tuple[list[Any], list[Any]] = [], []
