@@ -279,7 +279,6 @@ void Membership::Impl::form(const std::vector<Worker*>& chosen) {
     added = removed = {};
   }
 
-  held_up.clear();
   const Worker* root = best_holder(next);  // contract 5
   fresh = root == nullptr;
   if (fresh) state_exists = false;

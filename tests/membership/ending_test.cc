@@ -88,6 +88,11 @@ TEST(Ending, OfADriverThatDidNotRunItsWorkersGaveItUp) {  // F9
   s.membership.driver_held_up(seconds(3), s.now);
   s.close_joining("no more hosts").wait(59).lost(1);
   EXPECT_EQ(s.lost(2).one<Finish>().sentence, kGivenUp) << "and what was shorter explains nothing";
+  s = with_driver_timeout(60);
+  s.membership.driver_held_up(seconds(75), s.now);
+  s.link(2, 1, "reset").ready(2, 1, true);
+  EXPECT_EQ(s.lost(1).members(), Ids{2}) << "which has left as well";
+  EXPECT_NE(s.lost(2).one<Finish>().sentence.find("the driver did not run for 75 s"), std::string::npos);
 }
 
 TEST(Ending, WhatHappenedLongAgoIsNotItsCause) {
