@@ -168,6 +168,7 @@ class DriverDeath(ScenarioTest):
                 job.set_hosts("a:2,b:1")
                 job.wait(moment, host="b")
                 job.kill_driver()
+                job.wait("train", host="b")
                 job.finish(0)
                 job.verify(job.find("done")[0]["step"], workers=3)
                 self.assertEqual(len(job.find("start")), 3)
