@@ -74,7 +74,7 @@ std::deque<Named> named_options() {
   };
 }
 
-/// What stands on the command line, as CLI11 has taken it apart.
+/// The command line, as CLI11 has taken it apart.
 class Line {
  public:
   Line(CLI::App* app, Arguments* arguments) : app_(*app), arguments_(*arguments) {
@@ -82,8 +82,8 @@ class Line {
     declare_uses();
   }
 
-  /// What was given, as options of the library: later ones win, so those that say more exactly what is meant
-  /// come last. Throws CLI::ValidationError.
+  /// Takes options of the library: later ones win, so those that say more exactly what is meant come last.
+  /// Throws CLI::ValidationError.
   void take_options();
   void take_variables();
   /// The command is what hvdrun left over, as it was before it was rewritten.
