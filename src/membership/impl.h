@@ -259,8 +259,9 @@ struct Membership::Impl {
   int32_t done = 0;
   int32_t lost_at_end = 0;  // members lost since the first one was done
   std::string last_loss;
-  std::string held_up;   // the driver was, and for so long that workers may have given it up
-  Time held_up_until{};  // members that are lost by then may have done so
+  std::string held_up;      // the driver was, and for so long that workers may have given it up
+  uint64_t held_up_in = 0;  // the generation then
+  Time held_up_until{};     // members that are lost by then may have done so
   std::string last_loss_with_cause() const;
   std::string closed;  // why nobody can join any more
   bool hosts_told = false;

@@ -133,7 +133,9 @@ void Membership::Impl::worker_synced(uint64_t id, uint64_t in_generation, uint64
   if (!worker->member() || in_generation != generation || worker->synced) return;
   state_exists = true;
   worker->synced = worker->has_state = true;
-  held_up.clear();  // they went on; a generation may also form of workers whose end is not known yet
+  // They went on. A generation may also form of workers whose end is not known yet, and what the driver reads
+  // of the one before was sent before it was held up.
+  if (generation > held_up_in) held_up.clear();
   worker->revision = std::max(worker->revision, believed(*worker, revision));
   if (!worker->ever_synced) {
     hosts.record_success(worker->host, worker->slot);

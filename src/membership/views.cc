@@ -166,6 +166,7 @@ void Membership::driver_held_up(Duration held, Time now) {
   impl_->held_up =
       fmt::format("the driver did not run for {} s, and workers give one up after {} s (driver_timeout)",
                   seconds_text(held), seconds_text(impl_->config.driver_timeout));
+  impl_->held_up_in = impl_->generation;
   impl_->held_up_until = now + impl_->config.driver_timeout;
 }
 

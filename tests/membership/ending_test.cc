@@ -93,6 +93,13 @@ TEST(Ending, OfADriverThatDidNotRunItsWorkersGaveItUp) {  // F9
   s.link(2, 1, "reset").ready(2, 1, true);
   EXPECT_EQ(s.lost(1).members(), Ids{2}) << "which has left as well";
   EXPECT_NE(s.lost(2).one<Finish>().sentence.find("the driver did not run for 75 s"), std::string::npos);
+  MembershipConfig config = sizes(2, 1, 2);
+  config.driver_timeout = seconds(60);
+  Script early(config);
+  early.hosts({{"a", 2}}).ready(1).ready(2);
+  early.membership.driver_held_up(seconds(75), early.now);
+  early.all_synced({1, 2}).lost(1);  // it had not read that yet
+  EXPECT_EQ(early.lost(2).one<Finish>().sentence, kGivenUp);
 }
 
 TEST(Ending, WhatHappenedLongAgoIsNotItsCause) {
