@@ -18,7 +18,7 @@ namespace hvd::driver {
 /// Slots of all hosts together: as many as a generation may have members (option np).
 inline constexpr int32_t kMostSlots = 1 << 20;
 
-/// What is wrong with a host of `slots` where others have `before`, at most kMostSlots; or nothing.
+/// Why a host of `slots` is too much where others have `before`, at most kMostSlots; nothing if it is not.
 std::optional<std::string> too_many_slots(const std::string& host, int32_t slots, int64_t before);
 
 /// "a:2, b:1"; "no hosts". Of very many only the first.

@@ -87,7 +87,7 @@ Guard::~Guard() {
   }
 }
 
-// What waits takes back what it is the contrary of, so that no more waits than there are processes.
+// A message takes back the waiting one that is its contrary: no more wait than there are processes.
 void Guard::add(pid_t group, std::function<void()> known) {
   send(fmt::format("+{}", group), fmt::format("+{}\n", group), std::move(known));
 }

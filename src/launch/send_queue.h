@@ -1,4 +1,4 @@
-// What a process beside this one is told over a socket that has no room for it now: that process may be
+// Messages to a process beside this one over a socket that has no room for them now: that process may be
 // stopped, and the loop must not wait for it.
 #pragma once
 
@@ -20,7 +20,7 @@ class SendQueue {
 
   /// For the log: the other process, and what follows if it reads nothing.
   SendQueue(std::string reader, std::string effect, LoggerPtr logger);
-  /// What waits is tried again by itself from here on, else only before what is sent next.
+  /// Waiting messages are tried again by themselves from here on, else only before the next one.
   void run_on(Loop& loop);
   /// Before the loop ends.
   void stop() { timer_.reset(); }

@@ -1,20 +1,12 @@
 /* Bad input to every function of direct.h, and to blocking and unconnected calls. */
 #include "check.h"
+#include "floats.h"
 #include "hvd/async.h"
 #include "hvd/connect.h"
 #include "hvd/direct.h"
 #include "hvd/hvd.h"
 
 static hvd_error error;
-
-static hvd_tensor floats(float *data, int64_t count) {
-  hvd_tensor tensor = HVD_TENSOR_INIT;
-  tensor.data = data;
-  tensor.dtype = HVD_DTYPE_FLOAT32;
-  tensor.ndim = 1;
-  tensor.shape[0] = count;
-  return tensor;
-}
 
 static void pairs(hvd_context *c) {
   float a[4] = {1, 2, 3, 4};

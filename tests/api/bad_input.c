@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "check.h"
+#include "floats.h"
 #include "hvd/async.h"
 #include "hvd/hvd.h"
 
@@ -47,15 +48,6 @@ static int32_t on_load(void *userdata, const void *data, size_t size) {
   return *(int32_t *)userdata;
 }
 static hvd_status on_train(void *userdata) { return *(hvd_status *)userdata; }
-
-static hvd_tensor floats(float *data, int64_t count) {
-  hvd_tensor tensor = HVD_TENSOR_INIT;
-  tensor.data = data;
-  tensor.dtype = HVD_DTYPE_FLOAT32;
-  tensor.ndim = 1;
-  tensor.shape[0] = count;
-  return tensor;
-}
 
 static void names_and_errors(void) {
   hvd_error small;

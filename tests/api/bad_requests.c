@@ -1,18 +1,10 @@
 /* Bad requests, rows and process sets: the answer names field, value and what was expected. */
 #include "check.h"
+#include "floats.h"
 #include "hvd/async.h"
 #include "hvd/hvd.h"
 
 static hvd_error error;
-
-static hvd_tensor floats(float *data, int64_t count) {
-  hvd_tensor tensor = HVD_TENSOR_INIT;
-  tensor.data = data;
-  tensor.dtype = HVD_DTYPE_FLOAT32;
-  tensor.ndim = 1;
-  tensor.shape[0] = count;
-  return tensor;
-}
 
 /* Operations that move rows. */
 static void rows(hvd_context *c) {

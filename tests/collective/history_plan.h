@@ -231,7 +231,7 @@ inline std::string key(const Plan& plan) {
   return text;
 }
 
-/// What a program on rank r submits, with the memory of `use`.
+/// A program on rank r submits this, with the memory of `use`.
 inline Submission submission(const Plan& plan, size_t index, int32_t r, int32_t size, Use* use) {
   Submission s;
   s.name = plan.name;

@@ -18,7 +18,7 @@ namespace hvd::collective::testing {
 
 using Floats = std::vector<float>;
 
-/// What each kind is, from hvd.h and not from the rows that are under test.
+/// Each kind as hvd.h has it, and not the rows that are under test.
 struct Traits {
   Kind kind;
   const char* name;

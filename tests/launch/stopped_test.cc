@@ -197,7 +197,7 @@ class KeeperProcess {
     while (const auto message = store::receive(socket, false)) {
       kept.erase(message->name);
       if (message->kind == store::Kind::kDrop) continue;
-      // What it was given can be read: each has the name in it.
+      // The descriptors can be read: each has the name in it.
       std::string read(100, 0);
       for (const int fd : message->descriptors) {
         read.resize(static_cast<size_t>(std::max<ssize_t>(::pread(fd, read.data(), read.size(), 0), 0)));

@@ -22,7 +22,7 @@ class WorkerOutputTest : public ::testing::Test {
  protected:
   void SetUp() override { fs::create_directory(folder.path("out")); }
 
-  /// What worker 4 prints, in a job whose output goes to `directory`. "": it can be made, else why not.
+  /// Worker 4 prints a line, in a job whose output goes to `directory`. "": it can be made, else why not.
   std::string print(const std::string& directory) {
     try {
       WorkerOutput worker(output, directory, "a", 1, 4);

@@ -88,7 +88,7 @@ def _of_time(thing: Any) -> str:
     return thing.isoformat()
 
 
-# What a defaultdict may make: nothing that is named in received bytes is called but these.
+# A defaultdict may make these: received bytes name nothing else that is called.
 _FACTORIES = {kind.__name__: kind for kind in (bool, bytes, complex, dict, float, frozenset, int, list, set,
                                                str, tuple, collections.Counter, collections.OrderedDict,
                                                collections.deque)}

@@ -12,16 +12,11 @@ import pytest
 from conftest import PACKAGE, PATIENCE
 
 torch = pytest.importorskip("torch")
-if not hasattr(torch.distributed, "_Work") or tuple(map(int, torch.__version__.split(".")[:2])) < (2, 2):
-    pytest.skip("this PyTorch's process groups can't be made in Python", allow_module_level=True)
 
+import torch_groups  # noqa: E402
 from forked import Job  # noqa: E402
 
-HEAD = """
-import torch, torch.distributed as dist
-import hvd, hvd.torch.distributed
-hvd.torch.distributed.init_process_group()
-rank, size = dist.get_rank(), dist.get_world_size()
+HEAD = torch_groups.HEAD + """
 def begin(value):
     return dist.all_reduce(torch.full((2,), float(value)), async_op=True)
 """

@@ -8,6 +8,7 @@
 
 #include "modules/kit/host_generation.h"
 #include "modules/kit/links.h"
+#include "modules/kit/lone_group.h"
 #include "patience.h"
 
 namespace hvdkit {
@@ -126,19 +127,11 @@ TEST(NoDescriptors, AGenerationThatFindsNoneForItsLanesCanBeAborted) {
   HostConfig config;
   config.ip = "127.0.0.1";
   HostGeneration generation("test", nullptr, config, host);
-  const std::vector<uint8_t> address = generation.address();
-  hvd_backend_member member{};
-  member.address = address.data();
-  member.address_size = address.size();
-  hvd_backend_group group{};
-  group.generation = 7;
-  group.size = 1;
-  group.members = &member;
-  generation.assign(group);
+  const LoneGroup alone(generation);
   {
     const FewDescriptors few(1);
     const std::vector<Fd> all = take_descriptors(SIZE_MAX);
-    EXPECT_THROW(generation.connect(group), Failure);
+    EXPECT_THROW(generation.connect(alone.group), Failure);
   }
   generation.abort();
   generation.teardown();

@@ -6,6 +6,7 @@
 
 #include "modules/kit/host_generation.h"
 #include "modules/kit/links.h"
+#include "modules/kit/lone_group.h"
 #include "patience.h"
 #include "starved.h"
 
@@ -17,7 +18,7 @@ using hvd::test::Starved;
 const auto kPatience = hvd::test::patient(std::chrono::seconds(30));
 constexpr int kSize = 3;
 
-/// What a rank was told. It takes no memory itself.
+/// A rank that keeps what it is told. It takes no memory itself.
 struct Rank {
   explicit Rank(Encrypt encrypt)
       : links("127.0.0.1",
@@ -212,16 +213,8 @@ TEST_P(LaneWithoutMemory, EndsTheOperationThatItCanNotSayTheFailureOf) {
   HostConfig config;
   config.ip = "127.0.0.1";
   HostGeneration generation("test", GetParam(), config, host);
-  const std::vector<uint8_t> address = generation.address();
-  hvd_backend_member member{};
-  member.address = address.data();
-  member.address_size = address.size();
-  hvd_backend_group group{};
-  group.generation = 7;
-  group.size = 1;
-  group.members = &member;
-  generation.assign(group);
-  generation.connect(group);
+  const LoneGroup alone(generation);
+  generation.connect(alone.group);
   hvd_backend_op op{};
   op.struct_size = sizeof(op);
   op.collective = HVD_COLLECTIVE_BARRIER;

@@ -253,7 +253,25 @@ def _passes(passes: int) -> int:
     return passes
 
 
-class _Distributed:
+class _Attributes:
+    """Horovod's users read these of either kind."""
+
+    _hvd: Any
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._hvd.names
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        return self._hvd.passes
+
+    @property
+    def process_set(self) -> Any:
+        return self._hvd.process_set or global_process_set
+
+
+class _Distributed(_Attributes):
     """What a DistributedOptimizer has beyond the class of the optimizer that it was made of."""
 
     _hvd: _Gradients
@@ -277,22 +295,9 @@ class _Distributed:
         self._hvd.passes = _passes(passes)
         self._hvd.forget()
 
-    # What Horovod's users have come to read.
-    @property
-    def _parameter_names(self) -> dict[torch.Tensor, str]:
-        return self._hvd.names
-
-    @property
-    def backward_passes_per_step(self) -> int:
-        return self._hvd.passes
-
     @property
     def op(self) -> Reduction:
         return self._hvd.op
-
-    @property
-    def process_set(self) -> Any:
-        return self._hvd.process_set or global_process_set
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As the optimizer's own. Gradients that are being reduced are dropped."""
@@ -317,7 +322,7 @@ class _Distributed:
         super().zero_grad(*arguments, **options)  # type: ignore[misc]
 
 
-class _DistributedDeltas:
+class _DistributedDeltas(_Attributes):
     """What a DistributedOptimizer with op=Adasum has: steps are taken alone, and what they changed is
     combined.
 
@@ -340,20 +345,8 @@ class _DistributedDeltas:
         self._hvd.passes = _passes(passes)  # gradients add up until step() is called
 
     @property
-    def _parameter_names(self) -> dict[torch.Tensor, str]:
-        return self._hvd.names
-
-    @property
-    def backward_passes_per_step(self) -> int:
-        return self._hvd.passes
-
-    @property
     def op(self) -> Reduction:
         return Adasum
-
-    @property
-    def process_set(self) -> Any:
-        return self._hvd.process_set or global_process_set
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         process_set = self._hvd.process_set
