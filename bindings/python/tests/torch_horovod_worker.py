@@ -74,8 +74,8 @@ for given in (True, False):
     model = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     passes = {"backward_passes_per_step": 2} if given else {}
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(),
-                                         **passes)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), **passes)
     if not given:
         optimizer.set_backward_passes_per_step(2)
     for step in range(2):
