@@ -30,49 +30,71 @@ def _detail(report, name, key):
 def _inverse(ratio, factor=1.0):
     """factor / ratio, with its range."""
     return ratio and {
-        "median": factor / ratio["median"], "low": factor / ratio["high"], "high": factor / ratio["low"]
+        "median": factor / ratio["median"],
+        "low": factor / ratio["high"],
+        "high": factor / ratio["low"]
     }
 
 
 def judge(report):
     """One entry an aim: what is wanted, what was measured (median and range over rounds), and whether it was
-    met."""
+    met. `column`: where the README shows it in the row of `row`."""
     host, hosts = "one_host", "two_hosts"
-    copies = _inverse(_faster_than(report, host, "broadcast", 4, "64 MiB", "memcpy"), 1 / 3)
-    all_cores = _inverse(_faster_than(report, host, "broadcast", 4, "64 MiB", "memcpy_all_cores"), 1 / 3)
-    aims = [("broadcast 64 MiB, 4 ranks: time over three copies at memcpy's rate (one thread)", "<=", 1.3,
-             copies), ("the same, memcpy on all cores", "<=", 1.3, all_cores),
-            ("broadcast 64 MiB, 2 ranks: time over memcpy's on all cores", "<=", 1.3,
-             _inverse(_faster_than(report, host, "broadcast", 2, "64 MiB", "memcpy_all_cores")))]
-    for operation, size, other, times in (
-            ("broadcast", "64 MiB", "openmpi", 1.5), ("broadcast", "64 MiB", "gloo", 3),
-            ("allreduce", "64 MiB", "openmpi", 2), ("allreduce", "64 MiB", "gloo", 3),
-            ("allreduce", "8 B", "gloo", 20)):
-        aims.append(("%s %s, 4 ranks: times as fast as %s" % (operation, size, other), ">=", times,
-                     _faster_than(report, host, operation, 4, size, other)))
-    for ranks in (2, 4, 8):
-        aims.append(("allreduce 1 MiB, %d ranks: times as fast as openmpi" % ranks, ">=", 1.5,
-                     _faster_than(report, host, "allreduce", ranks, "1 MiB", "openmpi")))
-    aims.append(("allreduce 8 B, 4 ranks, named: time over openmpi's", "<=", 2.0,
-                 _inverse(_faster_than(report, host, "allreduce", 4, "8 B", "openmpi"))))
-    aims.append(("broadcast of 200 variables with 64 MiB: time over one tensor's", "<=", 1.05,
-                 _detail(report, "200 variables of 64 MiB together", "variables_over_one")))
+    aims = []
+
+    def by_ranks(row, relation, wanted, measured):
+        """One aim for each number of ranks on one host: `measured` of the number."""
+        what, how = row.split(": ", 1)
+        for ranks in (2, 4, 8):
+            column = "%d ranks" % ranks
+            aims.append(
+                entry("%s, %s: %s" % (what, column, how), relation, wanted, measured(ranks), row, column))
+
+    def copies(contender):
+        """A broadcast's time over that of a copy for each receiver."""
+        return lambda ranks: _inverse(_faster_than(report, host, "broadcast", ranks, "64 MiB", contender), 1 /
+                                      (ranks - 1))
+
+    def faster(operation, size, other):
+        return lambda ranks: _faster_than(report, host, operation, ranks, size, other)
+
+    by_ranks("broadcast 64 MiB: time over a copy for each receiver, by one thread", "<=", 1.3,
+             copies("memcpy"))
+    by_ranks("broadcast 64 MiB: the same, memcpy on all cores", "<=", 1.3, copies("memcpy_all_cores"))
+    for operation, size, other, times in (("broadcast", "64 MiB", "openmpi",
+                                           1.5), ("broadcast", "64 MiB", "gloo",
+                                                  3), ("allreduce", "64 MiB", "openmpi",
+                                                       2), ("allreduce", "64 MiB", "gloo", 3),
+                                          ("allreduce", "1 MiB", "openmpi", 1.5), ("allreduce", "8 B", "gloo",
+                                                                                   20)):
+        by_ranks("%s %s: times as fast as %s" % (operation, size, other), ">=", times,
+                 faster(operation, size, other))
+    by_ranks("allreduce 8 B: time by name over openmpi's", "<=", 2.0,
+             lambda ranks: _inverse(_faster_than(report, host, "allreduce", ranks, "8 B", "openmpi")))
+    aims.append(
+        entry("broadcast of 200 variables with 64 MiB: time over one tensor's", "<=", 1.05,
+              _detail(report, "200 variables of 64 MiB together", "variables_over_one")))
     for operation in ("broadcast", "allreduce"):
-        aims.append(("two hosts, %s 64 MiB, 2 ranks each: times as fast as gloo" % operation, ">=", 1.5,
-                     _faster_than(report, hosts, operation, 4, "64 MiB", "gloo")))
-    aims.append(("check_host_updates, nothing new: time over an allreduce of 8 B", "<=", 1.0,
-                 _detail(report, "check_host_updates, 8 B steps", "check_over_allreduce")))
-    aims.append(("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
-                 _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
+        aims.append(
+            entry("two hosts, %s 64 MiB, 2 ranks each: times as fast as gloo" % operation, ">=", 1.5,
+                  _faster_than(report, hosts, operation, 4, "64 MiB", "gloo")))
+    aims.append(
+        entry("check_host_updates, nothing new: time over an allreduce of 8 B", "<=", 1.0,
+              _detail(report, "check_host_updates, 8 B steps", "check_over_allreduce")))
+    aims.append(
+        entry("a step of one allreduce of 8 B and a check: time over the step's", "<=", 1.0,
+              _detail(report, "check_host_updates, 8 B steps", "step_with_check_over_step")))
     for backend, base, ours, how in (("mpi", "openmpi", "hvd_mpi", "mpi under mpirun"),
                                      ("mpi", "openmpi", "hvd_mpi_alone", "mpi under mpirun, all data by MPI"),
                                      ("nccl", "nccl", "hvd_nccl", "nccl")):
         for operation in ("broadcast", "allreduce"):
             for size in ("1 MiB", "64 MiB", "256 MiB"):
                 cell = (_cell(report, "raw_" + backend, operation, 4, size) or {}).get(ours) or {}
-                aims.append(("%s %s, 4 ranks, libhvd on %s: time over %s's" % (operation, size, how, base),
-                             "<=", 1.05, cell.get("over_" + base)))
-    return [entry(*aim) for aim in aims]
+                row = "4 ranks, libhvd on %s: time over %s's" % (how, base)
+                aims.append(
+                    entry("%s %s, %s" % (operation, size, row), "<=", 1.05, cell.get("over_" + base),
+                          "%s, %s" % (operation, row), size))
+    return aims
 
 
 def naming(report):
@@ -81,10 +103,12 @@ def naming(report):
     for place, base in (("raw_mpi", "openmpi"), ("raw_gloo", "gloo"), ("raw_nccl", "nccl")):
         for operation in ("broadcast", "allreduce"):
             cell = _cell(report, place, operation, 4, "8 B") or {}
-            lines += ["%s 8 B, 4 ranks: %s %s, %s %s: naming and agreement add %s" % (
-                operation, base, duration(cell[base]["median_us"]), name, duration(value["median_us"]),
-                duration(value["median_us"] - cell[base]["median_us"]))
-                for name, value in cell.items() if name != base and base in cell]
+            lines += [
+                "%s 8 B, 4 ranks: %s %s, %s %s: naming and agreement add %s" %
+                (operation, base, duration(cell[base]["median_us"]), name, duration(
+                    value["median_us"]), duration(value["median_us"] - cell[base]["median_us"]))
+                for name, value in cell.items() if name != base and base in cell
+            ]
     return lines
 
 
@@ -92,8 +116,10 @@ def naming(report):
 SLACK = 0.05
 
 
-def entry(text, relation, wanted, measured):
+def entry(text, relation, wanted, measured, row=None, column=None):
     result = {"aim": text, "wanted": "%s %g" % (relation, wanted)}
+    if row is not None:
+        result.update(row=row, column=column)
     if measured is None:
         return {**result, "met": None}
     value = measured["median"]
@@ -108,24 +134,58 @@ def table(entries):
         if e["met"] is None:
             lines.append("%s  %-8s %-24s -" % (e["aim"].ljust(width), e["wanted"], "not measured"))
         else:
-            lines.append("%s  %-8s %-24s %s" % (e["aim"].ljust(width), e["wanted"], "%.3g (%.3g .. %.3g)" % (
-                e["median"], e["low"], e["high"]), "yes" if e["met"] else "NO"))
+            lines.append("%s  %-8s %-24s %s" %
+                         (e["aim"].ljust(width), e["wanted"], "%.3g (%.3g .. %.3g)" %
+                          (e["median"], e["low"], e["high"]), "yes" if e["met"] else "NO"))
     return "\n".join(lines)
 
 
 NAMES = {"openmpi": "Open MPI", "gloo": "Gloo", "nccl": "NCCL"}
 
 
+def _named(text):
+    return " ".join(
+        NAMES.get(word,
+                  word.replace("openmpi's", "Open MPI's").replace("nccl's", "NCCL's"))
+        for word in text.split(" "))
+
+
+def _limit(e):
+    relation, wanted = e["wanted"].split(" ")
+    return "%s %s" % ("at least" if relation == ">=" else "at most", wanted)
+
+
+def _markdown(rows):
+    lines = ["| %s |" % " | ".join(row) for row in rows]
+    return lines[:1] + ["|" + "---|" * len(rows[0])] + lines[1:]
+
+
+def _grid(entries):
+    """A row for all that differ in their column alone. What was not met is bold."""
+    columns = list(dict.fromkeys(e["column"] for e in entries))
+    rows = {}
+    for e in entries:
+        text = "%.3g (%.3g to %.3g)" % (e["median"], e["low"], e["high"])
+        rows.setdefault(e["row"], {"limit": _limit(e)})[e["column"]] = text if e["met"] else "**%s**" % text
+    return _markdown([["what", "aim", *columns]] +
+                     [[_named(row), cells["limit"]] + [cells.get(column, "") for column in columns]
+                      for row, cells in rows.items()])
+
+
 def readme(entries):
     """The same as the README has it: Markdown, what was measured alone."""
-    lines = ["| what | aim | measured | met |", "|---|---|---|---|"]
-    for e in entries:
-        if e["met"] is None:
-            continue
-        text = " ".join(NAMES.get(word, word.replace("openmpi's", "Open MPI's").replace("nccl's", "NCCL's"))
-                        for word in e["aim"].split(" "))
-        relation, wanted = e["wanted"].split(" ")
-        lines.append("| %s | %s %s | %.3g (%.3g to %.3g) | %s |" % (
-            text, "at least" if relation == ">=" else "at most", wanted, e["median"], e["low"], e["high"],
-            "yes" if e["met"] else "no"))
-    return "\n".join(lines)
+    measured = [e for e in entries if e["met"] is not None]
+    by_ranks = [e for e in measured if e.get("column", "").endswith("ranks")]
+    by_size = [e for e in measured if "column" in e and e not in by_ranks]
+    alone = [e for e in measured if "column" not in e]
+    tables = [_grid(by_ranks)] if by_ranks else []
+    if alone:
+        tables.append(
+            _markdown([["what", "aim", "measured", "met"]] + [[
+                _named(e["aim"]),
+                _limit(e),
+                "%.3g (%.3g to %.3g)" % (e["median"], e["low"], e["high"]), "yes" if e["met"] else "no"
+            ] for e in alone]))
+    if by_size:
+        tables.append(_grid(by_size))
+    return "\n\n".join("\n".join(table) for table in tables)

@@ -29,17 +29,42 @@ def time(us, over_hvd=None):
 
 def report():
     sizes = {
-        "8 B": {"hvd": time(10), "gloo": time(400, 40), "openmpi": time(6, 0.6)}, "64 MiB": {
-            "hvd": time(10000), "gloo": time(31000, 3.1), "openmpi": time(20000, 2),
+        "8 B": {
+            "hvd": time(10),
+            "gloo": time(400, 40),
+            "openmpi": time(6, 0.6)
+        },
+        "64 MiB": {
+            "hvd": time(10000),
+            "gloo": time(31000, 3.1),
+            "openmpi": time(20000, 2),
             "memcpy": time(3000, 0.3)
         }
     }
     return {
-        "machine": {"cores": 2}, "recovery_4_workers": {"median_ms": 10.0, "worst_ms": 16.0, "trials": 20},
-        "commit_256MiB": {"commit_GBps": 10.0, "memcpy_GBps": 12.0}, "collectives": {
-            "settings": {"seconds": 9}, "one_host": {
-                "broadcast": {"4 ranks": copy.deepcopy(sizes)},
-                "allreduce": {"4 ranks": copy.deepcopy(sizes)}
+        "machine": {
+            "cores": 2
+        },
+        "recovery_4_workers": {
+            "median_ms": 10.0,
+            "worst_ms": 16.0,
+            "trials": 20
+        },
+        "commit_256MiB": {
+            "commit_GBps": 10.0,
+            "memcpy_GBps": 12.0
+        },
+        "collectives": {
+            "settings": {
+                "seconds": 9
+            },
+            "one_host": {
+                "broadcast": {
+                    "4 ranks": copy.deepcopy(sizes)
+                },
+                "allreduce": {
+                    "4 ranks": copy.deepcopy(sizes)
+                }
             }
         }
     }
@@ -56,6 +81,7 @@ def scaled(source, contender, factor):
 
 
 class Compare(unittest.TestCase):
+
     def run_tool(self, old, new, *arguments):
         with tempfile.TemporaryDirectory() as folder:
             paths = [Path(folder, name) for name in ("old.json", "new.json")]
@@ -64,7 +90,9 @@ class Compare(unittest.TestCase):
             result = subprocess.run(
                 [sys.executable,
                  str(ROOT / "scripts/bench_compare.py"), *map(str, paths), *arguments],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True)
         return result.returncode, result.stdout
 
     def test_equal_reports_are_no_regression(self):
@@ -111,6 +139,7 @@ class Compare(unittest.TestCase):
 
 
 class Plot(unittest.TestCase):
+
     def test_picture_is_well_formed_and_shows_every_contender(self):
         picture = bench_plot.svg(report()["collectives"])
         root = ElementTree.fromstring(picture)
@@ -118,8 +147,9 @@ class Plot(unittest.TestCase):
         for text in ("libhvd", "Gloo", "Open MPI", "8 B", "64 MiB", "10 ms", "size of the tensor"):
             self.assertIn(text, texts)
         self.assertIn("prefers-color-scheme:dark", picture)
-        self.assertEqual(2, sum("class=\"line gloo\" d=\"M" in line and "h26" not in line
-                                for line in picture.splitlines()))
+        self.assertEqual(
+            2,
+            sum("class=\"line gloo\" d=\"M" in line and "h26" not in line for line in picture.splitlines()))
 
     def test_slower_is_higher(self):
         panel = bench_plot.Panel(0, [8, 64], 0, 4)
@@ -134,15 +164,16 @@ class Plot(unittest.TestCase):
 
 
 class Aims(unittest.TestCase):
+
     def test_judgement(self):
         judged = {entry["aim"]: entry for entry in aims.judge(report()["collectives"])}
         fast = judged["allreduce 64 MiB, 4 ranks: times as fast as gloo"]
         self.assertEqual((3.1, True), (fast["median"], fast["met"]))
-        slow = judged["allreduce 8 B, 4 ranks, named: time over openmpi's"]
+        slow = judged["allreduce 8 B, 4 ranks: time by name over openmpi's"]
         self.assertAlmostEqual(1 / 0.6, slow["median"], 3)
         self.assertTrue(slow["met"])
         self.assertAlmostEqual(1 / 1.2, slow["low"], 3)
-        copies = judged["broadcast 64 MiB, 4 ranks: time over three copies at memcpy's rate (one thread)"]
+        copies = judged["broadcast 64 MiB, 4 ranks: time over a copy for each receiver, by one thread"]
         self.assertAlmostEqual(1 / 0.9, copies["median"], 3)
         self.assertIsNone(judged["two hosts, broadcast 64 MiB, 2 ranks each: times as fast as gloo"]["met"])
 
@@ -150,8 +181,15 @@ class Aims(unittest.TestCase):
         sizes = {
             size: {
                 "openmpi": time(bare),
-                "hvd_mpi": {**time(ours), "over_openmpi": {"median": ours / bare, "low": 0.9, "high": 1.2}}
-            } for size, bare, ours in (("8 B", 6, 11), ("1 MiB", 300, 310), ("64 MiB", 20000, 24000))
+                "hvd_mpi": {
+                    **time(ours), "over_openmpi": {
+                        "median": ours / bare,
+                        "low": 0.9,
+                        "high": 1.2
+                    }
+                }
+            }
+            for size, bare, ours in (("8 B", 6, 11), ("1 MiB", 300, 310), ("64 MiB", 20000, 24000))
         }
         measured = {"raw_mpi": {"allreduce": {"4 ranks": sizes}}}
         judged = {entry["aim"]: entry["met"] for entry in aims.judge(measured)}
@@ -171,23 +209,34 @@ class Aims(unittest.TestCase):
         self.assertIn("| no |", "\n".join(bench.aims_table([entry])))
 
     def test_the_readme_has_what_was_measured(self):
+        row = "broadcast 64 MiB: times as fast as openmpi"
+
+        def measured(median, low, high):
+            return {"median": median, "low": low, "high": high}
+
         lines = aims.readme([
-            aims.entry("broadcast 64 MiB: times as fast as openmpi", ">=", 1.5, {
-                "median": 2.512, "low": 2.2, "high": 3.3
-            }),
-            aims.entry("broadcast 1 MiB, libhvd on mpi under mpirun: time over openmpi's", "<=", 1.05, {
-                "median": 1.251, "low": 1.08, "high": 1.65
-            }),
+            aims.entry("broadcast 64 MiB, 2 ranks", ">=", 1.5, measured(2.512, 2.2, 3.3), row, "2 ranks"),
+            aims.entry("broadcast 64 MiB, 4 ranks", ">=", 1.5, measured(1.2, 1.1, 1.3), row, "4 ranks"),
+            aims.entry("broadcast 64 MiB, 8 ranks", ">=", 1.5, None, row, "8 ranks"),
+            aims.entry("allreduce, 4 ranks", "<=", 2, measured(0.8, 0.7, 0.9), "allreduce 8 B: of gloo",
+                       "4 ranks"),
+            aims.entry("a step with a check", "<=", 1.05, measured(1.251, 1.08, 1.65)),
+            aims.entry("broadcast 1 MiB", "<=", 1.05, measured(0.5, 0.4, 0.6), "broadcast: over openmpi's",
+                       "1 MiB"),
             aims.entry("not measured", "<=", 1, None)
         ]).splitlines()
         self.assertEqual([
-            "| broadcast 64 MiB: times as fast as Open MPI | at least 1.5 | 2.51 (2.2 to 3.3) | yes |",
-            "| broadcast 1 MiB, libhvd on mpi under mpirun: time over Open MPI's | at most 1.05 |"
-            " 1.25 (1.08 to 1.65) | no |"
-        ], lines[2:])
+            "| what | aim | 2 ranks | 4 ranks |", "|---|---|---|---|",
+            "| broadcast 64 MiB: times as fast as Open MPI | at least 1.5 | 2.51 (2.2 to 3.3) |"
+            " **1.2 (1.1 to 1.3)** |", "| allreduce 8 B: of Gloo | at most 2 |  | 0.8 (0.7 to 0.9) |", "",
+            "| what | aim | measured | met |", "|---|---|---|---|",
+            "| a step with a check | at most 1.05 | 1.25 (1.08 to 1.65) | no |", "", "| what | aim | 1 MiB |",
+            "|---|---|---|", "| broadcast: over Open MPI's | at most 1.05 | 0.5 (0.4 to 0.6) |"
+        ], lines)
 
 
 class FakeGroup:
+
     def __init__(self, us):
         self.us, self.released, self.checks = us, 0, []
 
@@ -200,13 +249,17 @@ class FakeGroup:
 
 
 class Rounds(unittest.TestCase):
+
     def test_contenders_take_turns_and_ratios_are_taken_within_a_round(self):
         groups = {"hvd": FakeGroup(10), "gloo": FakeGroup(30)}
         calls = {name: collective_bench.Call(group, "allreduce", 8, 3, 5) for name, group in groups.items()}
         medians = collective_bench.take_turns(calls, 4)
         self.assertEqual({"hvd": [10] * 4, "gloo": [30] * 4}, medians)
-        self.assertEqual({"median": 3, "low": 3, "high": 3},
-                         collective_bench.ratio(medians["gloo"], medians["hvd"]))
+        self.assertEqual({
+            "median": 3,
+            "low": 3,
+            "high": 3
+        }, collective_bench.ratio(medians["gloo"], medians["hvd"]))
         for group in groups.values():
             self.assertEqual([1, 0, 0, 0], group.checks)  # the result is checked once, before it is measured
             self.assertEqual(1, group.released)
