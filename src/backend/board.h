@@ -17,6 +17,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/placement.h"
+
 namespace hvd::backend {
 
 /// Slots for much data come first, by their numbers, and then many for little. The words of all share 71
@@ -57,10 +59,15 @@ class Board {
  public:
   static constexpr uint32_t kMostGrants = 0xffff;  // of a slot
 
-  /// notes: by rank. keep: holds the memory.
+  /// notes: by rank. placement: may be NULL. keep: holds the memory.
   Board(std::vector<BoardNotes*> notes, int32_t rank, BoardWords* words, bool crowded,
-        std::shared_ptr<const void> keep)
-      : notes_(std::move(notes)), rank_(rank), words_(words), crowded_(crowded), keep_(std::move(keep)) {}
+        std::shared_ptr<Placement> placement, std::shared_ptr<const void> keep)
+      : notes_(std::move(notes)),
+        rank_(rank),
+        words_(words),
+        crowded_(crowded),
+        placement_(std::move(placement)),
+        keep_(std::move(keep)) {}
 
   struct Meeting {
     uint32_t slot = 0;
@@ -73,6 +80,8 @@ class Board {
   size_t size() const { return notes_.size(); }
   /// More ranks than processors.
   bool crowded() const { return crowded_; }
+  /// Of the ranks, while they wait for each other; may be NULL.
+  Placement* placement() const { return placement_.get(); }
 
   /// Bytes of data in a note of this slot.
   static constexpr size_t bytes_of(uint32_t slot) { return slot < kLargeSlots ? kBoardBytes : kSmallBytes; }
@@ -110,6 +119,7 @@ class Board {
   const int32_t rank_;
   BoardWords* const words_;
   const bool crowded_;
+  const std::shared_ptr<Placement> placement_;
   const std::shared_ptr<const void> keep_;
 };
 

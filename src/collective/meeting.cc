@@ -216,7 +216,8 @@ std::optional<Engine::Concluded> Engine::meet(Submission& submission) {
     int looks = 0;
     for (; state == Meeting::kOpen && looks < most; ++looks) state = look(*met);
     looks_.store(state == Meeting::kOpen ? kFewLooks : kLooks, std::memory_order_relaxed);
-    for (local::Spin spin(true, patience_); state == Meeting::kOpen && spin.again();) state = look(*met);
+    local::Spin spin(true, patience_, Time::max(), board_->placement());
+    while (state == Meeting::kOpen && spin.again()) state = look(*met);
   }
   if (state == Meeting::kOpen) state = close(*met);
   return conclude(*met, state, submission);

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/placement.h"
+
 namespace hvd::local {
 namespace {
 
@@ -81,6 +83,7 @@ bool Spin::again() {
   sched_yield();
   const Time after = now();
   patience_.yielded(after - before);
+  if (placement_ != nullptr) placement_->gave_way(after);
   return after < until_;
 }
 

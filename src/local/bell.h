@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/placement.h"
 
 namespace hvd::local {
 
@@ -84,12 +85,13 @@ class Patience {
 class Spin {
  public:
   static constexpr Duration kLimit = std::chrono::milliseconds(1);
-  Spin(bool in_a_crowd, Patience& patience, Time deadline = Time::max())
+  Spin(bool in_a_crowd, Patience& patience, Time deadline = Time::max(), Placement* placement = nullptr)
       : left_(pauses(in_a_crowd)),
         crowd_(in_a_crowd),
         patience_(patience),
         yields_(patience.yields()),
-        deadline_(deadline) {}
+        deadline_(deadline),
+        placement_(placement) {}
   /// False when the time is up.
   bool again();
   void restart() {
@@ -104,6 +106,7 @@ class Spin {
   Patience& patience_;
   bool yields_;
   const Time deadline_;
+  Placement* const placement_;  // may be NULL
   Time until_{};
 };
 

@@ -57,6 +57,7 @@ Status OwnBox::create(std::unique_ptr<OwnBox>* ret_box) {
   if (box->memory_ == nullptr) return unavailable("mmap");
   Box& memory = *box->memory_;
   memory.version = kLayoutVersion;
+  memory.processor.value = Placement::kUnknown;
   memory.token[0] = box->token_[0];
   memory.token[1] = box->token_[1];
   memory.bytes = sizeof(Box);

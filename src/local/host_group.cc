@@ -14,7 +14,12 @@ HostGroup::HostGroup(std::shared_ptr<Boxes> boxes, std::vector<int32_t> ranks)
       ranks_(std::move(ranks)),
       index_(boxes_->index()),
       own_(&boxes_->own()),
-      crowded_(crowded(ranks_.size())) {}
+      crowded_(crowded(ranks_.size())),
+      placement_(std::make_shared<Placement>(ranks_.size(), static_cast<size_t>(index_),
+                                             [boxes = boxes_](size_t index) {
+                                               Box* const box = boxes->known(static_cast<int32_t>(index));
+                                               return box == nullptr ? nullptr : &box->processor.value;
+                                             })) {}
 
 int32_t HostGroup::index_of(int32_t rank) const {
   const auto at = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
@@ -44,6 +49,7 @@ void HostGroup::abort() {
 bool HostGroup::carry_on(Task& task, Time deadline) {
   deadline_ = deadline;
   late_ = false;
+  placement_->here();
   if (waiting_.task == nullptr) task.begin();
   while (!task.done()) {
     if (!await(deadline)) return false;
@@ -81,7 +87,7 @@ std::shared_ptr<backend::Board> HostGroup::board() const {
     notes.push_back(&there->notes);
   }
   return std::make_shared<backend::Board>(std::move(notes), index_, &boxes_->known(0)->bells.board, crowded_,
-                                          boxes_);
+                                          placement_, boxes_);
 }
 
 Status HostGroup::lost(int32_t whose) const {

@@ -104,7 +104,7 @@ class HostGroup {
   std::shared_ptr<backend::Board> board() const;
 
   /// Any thread: how one that waits for ranks of this host looks again and again.
-  Spin spin(Time deadline = Time::max()) { return {crowded_, patience_, deadline}; }
+  Spin spin(Time deadline = Time::max()) { return {crowded_, patience_, deadline, placement_.get()}; }
 
  private:
   struct Held {
@@ -145,6 +145,7 @@ class HostGroup {
   Box* const own_;
   const bool crowded_;  // more ranks than processors
   Patience patience_;
+  const std::shared_ptr<Placement> placement_;
   Sleeper sleeper_;
   std::array<Held, kSegments> held_;
   Waiting waiting_;

@@ -11,7 +11,7 @@
 namespace hvd::local {
 
 inline constexpr uint64_t kBoxMagic = 0x786f622d64766821;  // "!hvd-box"
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 inline constexpr size_t kPage = 4096;
 inline constexpr size_t kLine = 64;  // no two writers within one
 
@@ -27,6 +27,11 @@ enum class BoxState : uint32_t { kOpen = 0, kGaveUp = 1, kLeft = 2 };
 
 struct alignas(kLine) Counter {
   std::atomic<uint64_t> value;
+};
+
+/// Where the owner works; see base/placement.h.
+struct alignas(kLine) Processor {
+  std::atomic<int32_t> value;
 };
 
 /// Messages of one rank of the host to the box's owner. `written` is the sender's, `read` the owner's; both
@@ -63,6 +68,7 @@ struct Box {
   uint64_t token[2];
   uint64_t bytes;
   alignas(kLine) std::atomic<uint32_t> state;  // BoxState, the owner's word to its peers
+  Processor processor;                         // -1: unknown
   SegmentWords holds;                          // what the owner has put into each of its segments
   SegmentWords taken[kMostLocal];  // what the owner has read last in each segment of the others, by index
   Bells bells;

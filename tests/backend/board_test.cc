@@ -19,7 +19,8 @@ struct Shared {
     std::vector<BoardNotes*> all;
     for (size_t r = 0; r < size; ++r) all.push_back(&notes[r]);
     for (size_t r = 0; r < size; ++r) {
-      boards.push_back(std::make_unique<Board>(all, static_cast<int32_t>(r), &words, size > 2, nullptr));
+      boards.push_back(
+          std::make_unique<Board>(all, static_cast<int32_t>(r), &words, size > 2, nullptr, nullptr));
     }
   }
   std::shared_ptr<BoardNotes[]> notes;

@@ -115,7 +115,7 @@ class Simulation {
       std::vector<backend::BoardNotes*> notes;
       for (int32_t r = 0; r < simulation_.size_; ++r) notes.push_back(&simulation_.notes_[r]);
       return std::make_shared<backend::Board>(std::move(notes), rank_, simulation_.words_.get(), false,
-                                              simulation_.notes_);
+                                              nullptr, simulation_.notes_);
     }
     void abort(uint64_t) override {
       if (aborted_) return;
