@@ -5,7 +5,9 @@
 
 namespace hvd::api {
 
-Status caught() noexcept {
+namespace {
+
+[[gnu::cold]] Status caught() noexcept {
   Status status;
   try {
     throw;
@@ -27,6 +29,15 @@ Status caught() noexcept {
   }
   return status;
 }
+
+}  // namespace
+
+hvd_status told(const Status& status, hvd_error* error) noexcept {
+  if (!status.ok()) status.write_to(error);
+  return status.code;
+}
+
+hvd_status told_caught(hvd_error* error) noexcept { return told(caught(), error); }
 
 Duration timeout_of(int64_t timeout_ns, Duration fallback) {
   constexpr int64_t kLongest = int64_t{365} * 24 * 3600 * HVD_SECOND;

@@ -13,22 +13,22 @@
 
 namespace hvd::api {
 
-/// The status of the exception that is being handled.
-[[gnu::cold]] Status caught() noexcept;
+/// Fills in a caller's error unless it is HVD_OK.
+hvd_status told(const Status& status, hvd_error* error) noexcept;
+/// The same for the exception that is being handled.
+[[gnu::cold]] hvd_status told_caught(hvd_error* error) noexcept;
 
 /// Runs fn, which returns a hvd::Status or nothing, and turns what it throws into a status.
 template <class Function>
 hvd_status guarded(hvd_error* error, Function&& fn) noexcept {
-  Status status;
   try {
     if constexpr (std::is_void_v<decltype(fn())>) {
       fn();
+      return HVD_OK;
     } else {
-      status = fn();
+      return told(fn(), error);
     }
-  } catch (...) { status = caught(); }
-  if (!status.ok()) status.write_to(error);
-  return status.code;
+  } catch (...) { return told_caught(error); }
 }
 
 template <class T>
