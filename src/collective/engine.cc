@@ -94,30 +94,6 @@ OperationPtr Engine::submit(Submission submission) {
   return op;
 }
 
-Status Engine::check(Duration timeout, uint64_t* ret_word) {
-  Submission question;
-  if (const auto known = begin_check(timeout, ret_word, &question)) return *known;
-  if (const auto met = meet(question)) {
-    *ret_word = met->word;
-    return met->status;
-  }
-  return ask(std::move(question), ret_word);
-}
-
-std::optional<Status> Engine::begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question) {
-  static const std::string name(kCheckName);
-  {
-    const Lock lock(mutex_);
-    if (Status status = obstacle(Kind::kAgree, name, keys_.contains(name) || meeting(name)); !status.ok())
-      return status;
-    if (checks_.begin(ret_word)) return Status();
-  }
-  ret_question->name = name;
-  ret_question->kind = Kind::kAgree;
-  ret_question->timeout = timeout;
-  return {};
-}
-
 Status Engine::ask(Submission question, uint64_t* ret_word) {
   const Duration timeout = question.timeout;
   const auto op = std::make_shared<Operation>(std::move(question));

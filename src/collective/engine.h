@@ -121,8 +121,10 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// such operation since the last check, or one was left open; checks in a row meet on the board. Blocks as
   /// an operation named "hvd.check_host_updates" would, and fails as that would.
   Status check(Duration timeout, uint64_t* ret_word);
-  // The same in steps: over at once, or a question to meet for; who does not meet for it asks.
-  std::optional<Status> begin_check(Duration timeout, uint64_t* ret_word, Submission* ret_question);
+  // The same in steps: over at once (HVD_OK: *ret_known), or a question to meet for; who does not meet for it
+  // asks.
+  Status begin_check(uint64_t* ret_word, bool* ret_known);
+  static Submission question(Duration timeout);
   Status ask(Submission question, uint64_t* ret_word);
 
   /// A message of the backend for this generation. Any thread. Bad bytes are dropped, with few words; who

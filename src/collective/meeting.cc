@@ -223,4 +223,31 @@ std::optional<Engine::Concluded> Engine::meet(Submission& submission) {
   return conclude(*met, state, submission);
 }
 
+Status Engine::check(Duration timeout, uint64_t* ret_word) {
+  bool known = false;
+  if (Status status = begin_check(ret_word, &known); known || !status.ok()) return status;
+  Submission asked = question(timeout);
+  if (const auto met = meet(asked)) {
+    *ret_word = met->word;
+    return met->status;
+  }
+  return ask(std::move(asked), ret_word);
+}
+
+Status Engine::begin_check(uint64_t* ret_word, bool* ret_known) {
+  static const std::string name(kCheckName);
+  const Lock lock(mutex_);
+  Status status = obstacle(Kind::kAgree, name, keys_.contains(name) || meeting(name));
+  *ret_known = status.ok() && checks_.begin(ret_word);
+  return status;
+}
+
+Submission Engine::question(Duration timeout) {
+  Submission question;
+  question.name = kCheckName;
+  question.kind = Kind::kAgree;
+  question.timeout = timeout;
+  return question;
+}
+
 }  // namespace hvd::collective

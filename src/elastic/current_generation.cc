@@ -24,20 +24,29 @@ hvd_membership_info membership_of(const session::Assignment& assignment, uint64_
 }
 
 EngineUse::~EngineUse() {
-  if (engine_ == nullptr) return;
-  engine_.reset();
-  std::lock_guard lock(owner_->mutex_);
-  if (--owner_->uses_ == 0) owner_->unused_.notify_all();
+  if (engine_ != nullptr) owner_->leave();
+}
+
+void CurrentGeneration::leave() {
+  if (uses_.fetch_sub(1, std::memory_order_release) != 1) return;
+  std::lock_guard lock(mutex_);  // or it is seen to be unused before it is waited for
+  unused_.notify_all();
+}
+
+void CurrentGeneration::wait_unused(std::unique_lock<std::mutex>& lock) {
+  unused_.wait(lock, [&] { return uses_.load(std::memory_order_acquire) == 0; });
 }
 
 void CurrentGeneration::begin(const session::Assignment& assignment, const hvd_membership_info& place,
                               std::shared_ptr<collective::Engine> engine) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  wait_unused(lock);
   assignment_ = assignment;
   place_ = place;
   loss_.reset();
   engine_ = std::move(engine);
   if (closed_) engine_->fail(*closed_);
+  uses_.fetch_or(kOpen, std::memory_order_release);
 }
 
 void CurrentGeneration::close(const Status& why) {
@@ -79,27 +88,27 @@ void CurrentGeneration::fail(const Status& why) {
 }
 
 EngineUse CurrentGeneration::engine(std::optional<uint64_t> generation) {
-  std::lock_guard lock(mutex_);
-  if (engine_ == nullptr || (generation && *generation != assignment_.generation)) return {this, nullptr};
-  ++uses_;
-  return {this, engine_};
+  const bool open = (uses_.fetch_add(1, std::memory_order_acquire) & kOpen) != 0;
+  if (open && (!generation || *generation == assignment_.generation)) return {this, engine_.get()};
+  leave();
+  return {this, nullptr};
 }
 
 std::shared_ptr<collective::Engine> CurrentGeneration::take_engine(const Status& why, bool* ret_whole) {
   std::unique_lock lock(mutex_);
-  const bool whole = engine_ != nullptr && !loss_;
+  const bool taken = (uses_.fetch_and(~kOpen, std::memory_order_relaxed) & kOpen) != 0;
+  const bool whole = taken && !loss_;
   if (ret_whole != nullptr) {
     *ret_whole = whole;
     if (whole) loss_ = Loss{why, Duration(0), now()};
   }
-  std::shared_ptr<collective::Engine> old = std::exchange(engine_, nullptr);
-  if (old == nullptr) return old;
+  if (!taken) return nullptr;
   lock.unlock();
-  old->fail(why);
+  engine_->fail(why);
   lock.lock();
   // Nobody stays in an engine that has failed: operations return at once.
-  unused_.wait(lock, [&] { return uses_ == 0; });
-  return old;
+  wait_unused(lock);
+  return std::move(engine_);
 }
 
 Status CurrentGeneration::why_no_engine() const {

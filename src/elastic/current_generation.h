@@ -1,6 +1,7 @@
 // The generation that a worker is in: its assignment, its engine, and how it was lost.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -25,26 +26,29 @@ struct Loss {
 class CurrentGeneration;
 
 /// The current engine, held for the length of a call: whoever takes the engine away waits for all of these.
+/// While one is held its generation stays the current one.
 class EngineUse {
  public:
-  EngineUse(CurrentGeneration* owner, std::shared_ptr<collective::Engine> engine)
-      : owner_(owner), engine_(std::move(engine)) {}
+  EngineUse(CurrentGeneration* owner, collective::Engine* engine) : owner_(owner), engine_(engine) {}
   EngineUse(const EngineUse&) = delete;
   EngineUse& operator=(const EngineUse&) = delete;
   ~EngineUse();
   explicit operator bool() const { return engine_ != nullptr; }
-  collective::Engine* operator->() const { return engine_.get(); }
+  collective::Engine* operator->() const { return engine_; }
   collective::Engine& operator*() const { return *engine_; }
+  /// This worker's place in its generation. Of an engine.
+  const hvd_membership_info& place() const;
 
  private:
   CurrentGeneration* const owner_;
-  std::shared_ptr<collective::Engine> engine_;
+  collective::Engine* const engine_;
 };
 
 /// Thread-safe. Calls nobody but the engine, and that without its lock.
 class CurrentGeneration {
  public:
-  /// An engine that begins after the close has failed already.
+  /// After the engine before it was taken away; one thread at a time does either. An engine that begins after
+  /// the close has failed already.
   void begin(const session::Assignment& assignment, const hvd_membership_info& place,
              std::shared_ptr<collective::Engine> engine);
   /// For good, and why; the first call counts.
@@ -76,14 +80,24 @@ class CurrentGeneration {
  private:
   friend class EngineUse;
 
+  /// Returns when no use is held. Under the lock, while the engine can't be had.
+  void wait_unused(std::unique_lock<std::mutex>& lock);
+  void leave();
+
   mutable std::mutex mutex_;
+  // Written while no use is held, so that who holds one reads them without the lock.
   session::Assignment assignment_;
   hvd_membership_info place_{};
   std::shared_ptr<collective::Engine> engine_;
-  int uses_ = 0;
+  // How many uses are held, and whether there can be more. A use takes no lock: it counts itself, and is one
+  // if the engine could still be had then. Whoever takes the engine away sees all of those in the count.
+  static constexpr uint32_t kOpen = uint32_t{1} << 31;
+  std::atomic<uint32_t> uses_{0};
   std::condition_variable unused_;
   std::optional<Loss> loss_;
   std::optional<Status> closed_;
 };
+
+inline const hvd_membership_info& EngineUse::place() const { return owner_->place_; }
 
 }  // namespace hvd::elastic

@@ -53,8 +53,7 @@ void Submitter::complete(collective::Submission* submission, ProcessSet* set, Du
     submission->set = set->name();
     submission->members = current_.place_in(*set, true)->ranks;
   }
-  const hvd_membership_info place = current_.place();
-  collective::resolve(submission, place.rank, place.size);
+  collective::resolve(submission, use.place().rank, use.place().size);
 }
 
 Duration Submitter::patience(collective::Kind kind, Duration timeout) const {

@@ -180,7 +180,7 @@ class Worker {
   bool leaving_ = false;           // shutdown has begun: peers go too, and that is no loss
   std::optional<Time> leaves_by_;  // it wants to
   std::string leaves_why_;
-  bool left_alone_ = false;  // and it was alone: it has
+  std::atomic<bool> left_alone_{false};  // and it was alone: it has
   uint64_t revision_ = 0;
   static constexpr uint64_t kNone = ~uint64_t{0};
   std::atomic<uint64_t> synced_in_{kNone}, run_synced_in_{kNone};  // generations: the newest

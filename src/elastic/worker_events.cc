@@ -186,14 +186,12 @@ Status Worker::check_host_updates() {
     if (const auto why = current_.closed()) return *why;
     return leaves_by_ ? Status(HVD_HOSTS_UPDATED, leaves_why_) : Status();
   }
+  const EngineUse use = engine();
+  if (!use) return current_.why_no_engine();
   uint64_t word = 0;
-  if (EngineUse use = engine()) {
-    if (Status status = use->check(submitter_.operation_timeout(), &word); !status.ok()) return status;
-  } else {
-    return current_.why_no_engine();
-  }
-  if (!is_interrupt(word)) return {};
-  return verdict_on(word, membership().membership_epoch);
+  Status status = use->check(submitter_.operation_timeout(), &word);
+  if (status.ok() && is_interrupt(word)) status = verdict_on(word, use.place().membership_epoch);
+  return status;
 }
 
 void Worker::report_synced(uint64_t revision, Syncs by) {

@@ -158,10 +158,7 @@ void Session::leaving(Duration timeout, const std::string& message) {
   impl_->post([=](SessionCore& c, Time t) { return c.leaving(timeout, message, t); });
 }
 
-bool Session::left() const {
-  std::lock_guard lock(impl_->mutex);
-  return impl_->left;
-}
+bool Session::left() const { return impl_->left; }
 
 void Session::leave(const std::string& message) {
   impl_->post([message](SessionCore& c, Time t) { return c.leave(message, t); });

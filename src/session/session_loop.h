@@ -96,9 +96,9 @@ struct Session::Impl {
   bool start_called = false, joining = false, closed = false;
   std::optional<Status> started;  // outcome of start
   std::optional<Status> ended;
-  bool flushed = false;  // the channel is closed
-  bool left = false;     // ended since this worker was to go
-  bool spare = false;    // waits for a place, as the driver said
+  std::atomic<bool> left{false};  // ended since this worker was to go: set after that, read at any time
+  bool flushed = false;           // the channel is closed
+  bool spare = false;             // waits for a place, as the driver said
   std::string address;
   std::optional<Assignment> waiting;  // for join
   uint64_t generation = 0;            // newest assigned

@@ -369,9 +369,10 @@ class History {
     me.checked = me.checks_in_a_row++ >= calls_[index].checks;
     if (me.checked) me.checks_in_a_row = 0;
     uint64_t word = 0;
-    me.question = Submission();
-    if (const auto known = engine(r).begin_check(seconds(600), &word, &me.question)) {
-      checked(r, *known, word);
+    me.question = Engine::question(seconds(600));
+    bool known = false;
+    if (Status status = engine(r).begin_check(&word, &known); known || !status.ok()) {
+      checked(r, status, word);
     } else if ((me.meeting = engine(r).arrive(me.question))) {
       me.meets_check = true;
     } else {
