@@ -88,8 +88,11 @@ void CurrentGeneration::fail(const Status& why) {
 }
 
 EngineUse CurrentGeneration::engine(std::optional<uint64_t> generation) {
-  const bool open = (uses_.fetch_add(1, std::memory_order_acquire) & kOpen) != 0;
-  if (open && (!generation || *generation == assignment_.generation)) return {this, engine_.get()};
+  uint32_t uses = uses_.load(std::memory_order_relaxed);
+  do {
+    if ((uses & kOpen) == 0) return {this, nullptr};
+  } while (!uses_.compare_exchange_weak(uses, uses + 1, std::memory_order_acquire));
+  if (!generation || *generation == assignment_.generation) return {this, engine_.get()};
   leave();
   return {this, nullptr};
 }

@@ -89,8 +89,8 @@ class CurrentGeneration {
   session::Assignment assignment_;
   hvd_membership_info place_{};
   std::shared_ptr<collective::Engine> engine_;
-  // How many uses are held, and whether there can be more. A use takes no lock: it counts itself, and is one
-  // if the engine could still be had then. Whoever takes the engine away sees all of those in the count.
+  // How many uses are held, and whether there can be more. A use takes no lock: it counts itself
+  // as long as the engine can be had. Whoever takes the engine away sees all of those in the count.
   static constexpr uint32_t kOpen = uint32_t{1} << 31;
   std::atomic<uint32_t> uses_{0};
   std::condition_variable unused_;
