@@ -60,7 +60,7 @@ void Decision::fail(hvd_status code, std::string text) {
 void Decision::reduce() {
   Outcome& result = outcome();
   result.carries = true;
-  result.payload.resize(call().payload);
+  uint8_t* const to = result.payload.make(call().payload);
   std::vector<const void*> inputs(ranks().size());
   const size_t divisor = join_counts_ ? call().member_count(hosts_.size()) : inputs.size();
   size_t at = 0;
@@ -69,7 +69,7 @@ void Decision::reduce() {
     const size_t bytes = bytes_of(spec);
     if (bytes == 0) continue;
     for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = pending_.at(ranks()[i]).payload.data() + at;
-    reduce_many(spec.dtype, call().reduction, result.payload.data() + at, inputs.data(), inputs.size(),
+    reduce_many(spec.dtype, call().reduction, to + at, inputs.data(), inputs.size(),
                 bytes / dtype_size(spec.dtype), static_cast<int32_t>(divisor));
     at += bytes;
   }

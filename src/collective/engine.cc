@@ -150,19 +150,8 @@ Status Engine::too_many(const Submission& s) const {
                          kMostBytesUnderWay)));
 }
 
-void Engine::deliver(int32_t source, std::span<const uint8_t> data) {
-  try {
-    receive(source, decode(data, source, size()));
-  } catch (const Error& error) {
-    Lock lock(mutex_);
-    if (down() != nullptr) return;
-    refused(source,
-            fmt::format("dropped a message of {} bytes from rank {}: {}", data.size(), source, error.what()));
-    drain(lock);
-  } catch (const std::exception& error) { stuck(error); }
-}
-
-void Engine::receive(int32_t source, Message&& message) {
+void Engine::deliver(int32_t source, std::span<const uint8_t> data) try {
+  Message message = decode(data, source, size());
   const bool to_coordinator =
       std::holds_alternative<RequestMessage>(message) || std::holds_alternative<FinishMessage>(message);
   if (to_coordinator ? !coordinator() || source == 0 : coordinator() || source != 0) {
@@ -199,6 +188,8 @@ void Engine::receive(int32_t source, Message&& message) {
     work.more = std::move(outcome->more);
     work.outcome = std::move(outcome->outcome);
     work.proposal = outcome->proposal;
+    // Its data stay in the message if drain begins with it, and is done with it when this returns.
+    if (draining_ || !started_ || held_ || queue_.size() > 1) work.outcome = kept(std::move(work.outcome));
   } else if (auto* stall = std::get_if<StallMessage>(&message)) {
     if (const auto it = ops_.find(stall->ticket); it != ops_.end())
       it->second->missing = std::move(stall->missing);
@@ -210,7 +201,13 @@ void Engine::receive(int32_t source, Message&& message) {
     }
   }
   drain(lock);
-}
+} catch (const Error& error) {
+  Lock lock(mutex_);
+  if (down() != nullptr) return;
+  refused(source,
+          fmt::format("dropped a message of {} bytes from rank {}: {}", data.size(), source, error.what()));
+  drain(lock);
+} catch (const std::exception& error) { stuck(error); }
 
 void Engine::finish() {
   Lock lock(mutex_);

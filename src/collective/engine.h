@@ -209,7 +209,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     }
     encode(*work.message);
   }
-  void receive(int32_t source, Message&& message);
   void refused(int32_t source, std::string line);
   void collect();
   void arm(Time when);
@@ -242,7 +241,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void abort_backend();
 
   // execution.cc
-  void execute(Work& work);
+  /// What an outcome says of this rank's own operations. Under the lock, which it gives up.
+  void execute(const Work& work, Lock& lock) noexcept;
   const char* misfit(const std::vector<OperationPtr>& ops, const Outcome& outcome) const;
   /// Counted in in_backend_ already.
   void run(std::unique_ptr<Batch> batch, const Outcome& outcome) noexcept;

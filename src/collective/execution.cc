@@ -45,10 +45,9 @@ bool names_one_twice(std::vector<uint64_t> more, uint64_t ticket) {
 }
 }  // namespace
 
-void Engine::execute(Work& work) {
+void Engine::execute(const Work& work, Lock& lock) noexcept try {
   const Outcome& outcome = *work.outcome;
   std::vector<OperationPtr> ops;
-  Lock lock(mutex_);
   checks_.learned(work.proposal);
   bool all = true;
   const auto take = [&](uint64_t ticket) {
@@ -105,6 +104,9 @@ void Engine::execute(Work& work) {
   remove(op);
   lock.unlock();
   op.complete(stamped(std::move(status)));
+} catch (const std::exception& error) {
+  if (lock.owns_lock()) lock.unlock();
+  stuck(error);
 }
 
 Status Engine::plan(Batch& batch, const Outcome& outcome) const {

@@ -46,7 +46,9 @@ Head head_of(std::span<const uint8_t> data) {
   return head;
 }
 
-size_t payload_at(size_t more) { return payload_aligned(sizeof(OutcomeHead) + more * sizeof(uint64_t)); }
+constexpr size_t payload_at(size_t more) {
+  return payload_aligned(sizeof(OutcomeHead) + more * sizeof(uint64_t));
+}
 
 RequestMessage decode_request(std::span<const uint8_t> data) {
   const auto head = head_of<RequestHead>(data);
@@ -83,7 +85,7 @@ OutcomeMessage decode_outcome(std::span<const uint8_t> data) {
   outcome->object_size = head.object_size;
   outcome->carries = (head.flags & kCarries) != 0;
   if (const size_t at = payload_at(head.more); at < data.size()) {
-    outcome->payload.assign(data.begin() + static_cast<std::ptrdiff_t>(at), data.end());
+    outcome->payload = Payload::lent(data.subspan(at));
   }
   outcome->checks = head.checks;
   outcome->grant = {head.slot, head.grant, head.grant_word};
@@ -91,6 +93,8 @@ OutcomeMessage decode_outcome(std::span<const uint8_t> data) {
   message.outcome = std::move(outcome);
   return message;
 }
+
+static_assert(payload_at(0) == Payload::kHead);
 
 }  // namespace
 
@@ -129,7 +133,7 @@ uint8_t* Encoder::room_for(size_t bytes) {
   known_.resize((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
   auto* const room = reinterpret_cast<uint8_t*>(known_.data());
   last_ = {room, bytes};
-  is_known_ = true;
+  head_ = room;
   outcome_ = nullptr;
   return room;
 }
@@ -170,6 +174,12 @@ void Encoder::encode_known(const OutcomeMessage& message) {
                          static_cast<uint32_t>(more),
                          outcome.carries ? kCarries : 0,
                          {}};
+  if (uint8_t* const room = outcome.payload.head(); room != nullptr && more == 0) {  // its data are in place
+    std::memcpy(room, &head, sizeof(head));
+    last_ = {room, sizeof(head) + size};
+    head_ = room;
+    return;
+  }
   const size_t tickets_end = sizeof(head) + more * sizeof(uint64_t);
   uint8_t* const room = room_for(size > 0 ? payload_at(more) + size : tickets_end);
   std::memcpy(room, &head, sizeof(head));
@@ -180,9 +190,8 @@ void Encoder::encode_known(const OutcomeMessage& message) {
 }
 
 void Encoder::readdress_known(const OutcomeMessage& message) {
-  auto* const room = reinterpret_cast<uint8_t*>(known_.data());
-  std::memcpy(room + offsetof(OutcomeHead, ticket), &message.ticket, sizeof(message.ticket));
-  if (more_ > 0) std::memcpy(room + sizeof(OutcomeHead), message.more.data(), more_ * sizeof(uint64_t));
+  std::memcpy(head_ + offsetof(OutcomeHead, ticket), &message.ticket, sizeof(message.ticket));
+  if (more_ > 0) std::memcpy(head_ + sizeof(OutcomeHead), message.more.data(), more_ * sizeof(uint64_t));
 }
 
 }  // namespace hvd::collective

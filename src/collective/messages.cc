@@ -181,6 +181,14 @@ OutcomeMessage decode_outcome(const wire::Outcome& from, int32_t size) {
 
 }  // namespace
 
+OutcomePtr kept(OutcomePtr outcome) {
+  if (!outcome->payload.is_lent()) return outcome;
+  const std::span<const uint8_t> bytes = outcome->payload.bytes();
+  auto own = std::make_shared<Outcome>(*outcome);
+  own->payload = std::vector(bytes.begin(), bytes.end());
+  return own;
+}
+
 const char* memory_name(hvd_memory memory) {
   switch (memory) {
     case HVD_MEMORY_HOST: return "host memory";
@@ -237,7 +245,7 @@ uint8_t* Encoder::begin(size_t payload_size) {
   builder.Clear();
   impl_->payload = 0;
   outcome_ = nullptr;
-  is_known_ = false;
+  head_ = nullptr;
   if (payload_size == 0) return nullptr;
   // Aligned in the message as well as here: the reader may work on it in place.
   builder.ForceVectorAlignment(payload_size, 1, 16);
@@ -263,7 +271,7 @@ bool Encoder::readdress(const OutcomeMessage& message) {
   if (outcome_ == nullptr || outcome_ != message.outcome) return false;
   if (proposal_.check != message.proposal.check || proposal_.word != message.proposal.word) return false;
   if (more_ != message.more.size()) return false;
-  if (is_known_) {
+  if (head_ != nullptr) {
     readdress_known(message);
   } else {
     readdress_table(message);

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "collective/agreement.h"
 #include "collective/kinds/kind.h"
+#include "collective/payload.h"
 #include "collective/signature.h"
 
 namespace hvd::collective {
@@ -61,11 +62,13 @@ struct Outcome {
   std::vector<int32_t> participants;  // empty: all members
   uint64_t object_size = 0;
   bool carries = false;
-  std::vector<uint8_t> payload;  // the result, or the object
-  uint64_t checks = 0;           // join
-  Grant grant;                   // from the next call on
+  Payload payload;      // the result, or the object
+  uint64_t checks = 0;  // join
+  Grant grant;          // from the next call on
 };
 using OutcomePtr = std::shared_ptr<const Outcome>;
+/// The same with data of its own.
+OutcomePtr kept(OutcomePtr outcome);
 
 struct OutcomeMessage {
   uint64_t ticket = 0;
@@ -124,17 +127,17 @@ class Encoder {
 
   struct Impl;
   const std::unique_ptr<Impl> impl_;
-  std::vector<uint64_t> known_;  // its room, aligned to 16
+  std::vector<uint64_t> known_;  // its room, aligned to 16, unless the outcome has some
   std::span<const uint8_t> last_;
   OutcomePtr outcome_;  // of the last message, with that proposal
   Proposal proposal_;
   size_t more_ = 0;
-  bool is_known_ = false;  // the last message, in the shorter encoding
+  uint8_t* head_ = nullptr;  // of the last message, in the shorter encoding; NULL: it is a table
 };
 
 /// Reads and checks a message from rank `source` of `size`; throws Error(HVD_INVALID) that says what is
 /// wrong with it. What it gives back can be used without further checks of ranges, but for a request, which
-/// validate has to see once its call is known.
+/// validate has to see once its call is known. An outcome's payload may refer to `data`: see kept.
 Message decode(std::span<const uint8_t> data, int32_t source, int32_t size);
 void validate(const Request& request, int32_t source, int32_t size);
 

@@ -77,8 +77,12 @@ void Engine::drain(Lock& lock) {
   while (!queue_.empty() && !awaits_meeting(queue_.front())) {
     Work work = std::move(queue_.front());
     queue_.pop_front();
-    lock.unlock();
-    perform(work);
+    if (work.type == Work::Type::kOutcome && work.rank == config_.rank) {
+      execute(work, lock);
+    } else {
+      lock.unlock();
+      perform(work);
+    }
     lock.lock();
     if (work.message != nullptr && spare_.size() < kSpare) spare_.push_back(std::move(work.message));
   }
@@ -92,12 +96,8 @@ void Engine::perform(Work& work) noexcept {
     switch (work.type) {
       case Work::Type::kMessage: bytes = work.message->bytes(); break;
       case Work::Type::kOutcome:
-        if (work.rank == config_.rank) {
-          execute(work);
-        } else {
-          bytes = encoder_.encode(
-              OutcomeMessage{work.ticket, std::move(work.more), std::move(work.outcome), work.proposal});
-        }
+        bytes = encoder_.encode(
+            OutcomeMessage{work.ticket, std::move(work.more), std::move(work.outcome), work.proposal});
         break;
       case Work::Type::kStall:
         bytes = encoder_.encode(StallMessage{work.ticket, std::move(work.missing)});

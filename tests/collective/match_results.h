@@ -62,7 +62,7 @@ struct Step {  // one use of one name
   bool carries = false;           // its data travels with the calls
 };
 
-inline Floats floats(const std::vector<uint8_t>& bytes) {
+inline Floats floats(std::span<const uint8_t> bytes) {
   Floats all(bytes.size() / sizeof(float));
   if (!all.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
   return all;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 
 #include "collective/calls.h"
@@ -46,12 +47,12 @@ TEST(Messages, BadBytes) {
   Outcome outcome;
   outcome.rows = {1, 2, 3};
   outcome.sequence = 5;
-  outcome.payload = {1, 2, 3};
+  outcome.payload = std::vector<uint8_t>{1, 2, 3};
   outcome.participants = {0, 2};
   outcome.status.message = "text";
   seeds.push_back(encode(OutcomeMessage{1, {2, 3}, std::make_shared<Outcome>(outcome), {3, 4}}));
   Outcome plain;
-  plain.payload = {1, 2, 3};
+  plain.payload = std::vector<uint8_t>{1, 2, 3};
   seeds.push_back(encode(OutcomeMessage{1, {2, 3}, std::make_shared<Outcome>(plain), {3, 4}}));
   seeds.push_back(encode(StallMessage{1, {0, 2}}));
   seeds.push_back(encode(ResendMessage{1}));
@@ -165,7 +166,7 @@ TEST(Messages, WhatIsKnownTravelsWithoutATable) {
   outcome->word = 3;
   outcome->object_size = 4;
   outcome->carries = true;
-  outcome->payload = {1, 2, 3};
+  outcome->payload = std::vector<uint8_t>{1, 2, 3};
   outcome->checks = 5;
   outcome->grant = {6, 7, 8};
   for (const bool known : {true, false}) {
@@ -232,7 +233,7 @@ TEST(Messages, AnOutcomeForSeveralRanksIsWrittenOnce) {
   Encoder encoder;
   const auto outcome = std::make_shared<Outcome>();
   outcome->sequence = 7;
-  outcome->payload.assign(64, 3);
+  outcome->payload = std::vector<uint8_t>(64, 3);
   const auto ticket_of = [](std::span<const uint8_t> bytes) {
     return std::get<OutcomeMessage>(decode(bytes, 0, 3));
   };
@@ -254,6 +255,49 @@ TEST(Messages, AnOutcomeForSeveralRanksIsWrittenOnce) {
   const auto other = std::make_shared<Outcome>(*outcome);
   other->sequence = 8;
   EXPECT_EQ(ticket_of(encoder.encode(OutcomeMessage{14, {20}, other, {5, 7}})).outcome->sequence, 8u);
+}
+
+TEST(Messages, DataAreSentFromWhereTheyWereMadeAndReadWhereTheyCame) {
+  Encoder encoder;
+  const auto outcome = std::make_shared<Outcome>();
+  uint8_t* const made = outcome->payload.make(8);
+  for (uint8_t i = 0; i < 8; ++i) made[i] = i;
+  for (const auto& more : {std::vector<uint64_t>{}, {2}}) {
+    const auto bytes = encoder.encode(OutcomeMessage{1, more, outcome, {}});
+    const uint8_t* const end = bytes.data() + bytes.size();
+    EXPECT_EQ(end == made + 8, more.empty());  // tickets have no room there
+    const auto read = std::get<OutcomeMessage>(decode(bytes, 0, 3));
+    EXPECT_EQ(read.more, more);
+    EXPECT_EQ(read.outcome->payload, outcome->payload);
+    EXPECT_EQ(read.outcome->payload.data(), end - 8);
+    const OutcomePtr own = kept(read.outcome);
+    EXPECT_EQ(own->payload, outcome->payload);
+    EXPECT_NE(own->payload.data(), end - 8);
+    EXPECT_EQ(kept(own), own);
+  }
+  encoder.encode(OutcomeMessage{1, {}, outcome, {}});
+  EXPECT_EQ(std::get<OutcomeMessage>(decode(encoder.encode(OutcomeMessage{7, {}, outcome, {}}), 0, 3)).ticket,
+            7u);
+}
+
+// What has to wait here keeps its data: the message's memory is its bringer's again.
+TEST(Messages, AnOutcomeThatWaitsKeepsItsData) {
+  Cluster cluster{{.size = 2, .start = false}};
+  std::vector<float> in(4, 1), out(4);
+  const auto op = cluster.engine(1).submit(allreduce("x", in, out, HVD_DTYPE_FLOAT32));
+  const auto outcome = std::make_shared<Outcome>();
+  outcome->carries = true;
+  const std::vector<float> sums = {1, 2, 3, 4};
+  std::memcpy(outcome->payload.make(16), sums.data(), 16);
+  Encoder encoder;
+  const auto encoded = encoder.encode(OutcomeMessage{1, {}, outcome, {}});
+  std::vector<uint8_t> bytes(encoded.begin(), encoded.end());
+  cluster.engine(1).deliver(0, bytes);
+  std::fill(bytes.begin(), bytes.end(), 255);
+  EXPECT_FALSE(op->done());
+  cluster.engine(1).start();
+  expect_all({op});
+  EXPECT_EQ(out, sums);
 }
 
 // What rank 0 sends is held against the call before a byte is copied.
@@ -278,7 +322,7 @@ TEST(Messages, OutcomesThatDoNotFitAreRefused) {
   const auto carry = [](size_t bytes) {
     return [bytes](Outcome& o) {
       o.carries = true;
-      o.payload.assign(bytes, 1);
+      o.payload = std::vector<uint8_t>(bytes, 1);
     };
   };
   const std::string refused = " 'x': outcome refused: ";

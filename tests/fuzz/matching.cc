@@ -80,7 +80,7 @@ std::vector<Bytes> seeds() {
   result.push_back(framed(0, encoder.encode(outcome)));
   auto plain = std::make_shared<collective::Outcome>();
   plain->carries = true;
-  plain->payload = {1, 2, 3, 4};
+  plain->payload = std::vector<uint8_t>{1, 2, 3, 4};
   outcome.outcome = plain;
   result.push_back(framed(0, encoder.encode(outcome)));
   result.push_back(framed(0, encoder.encode(collective::StallMessage{4, {1, 2}})));

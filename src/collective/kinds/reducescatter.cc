@@ -32,7 +32,8 @@ void decide(Decision& d) {
     Outcome& own = d.own(d.ranks()[i]);
     own.carries = true;
     const size_t bytes = row * static_cast<size_t>(d.call().splits[i]);
-    append(&own.payload, d.outcome().payload.data() + at, bytes);
+    const auto part = d.outcome().payload.bytes().subspan(at, bytes);
+    own.payload = std::vector(part.begin(), part.end());
     at += bytes;
   }
 }
