@@ -6,15 +6,10 @@
 
 #include "agent/server_impl.h"
 #include "base/text.h"
-#include "hvd/hvd.h"
-#include "wire/tls.h"
 
 namespace hvd::agent {
 namespace {
 
-constexpr Duration kLinger = std::chrono::seconds(5);
-constexpr int32_t kMaxSlots = kMostSlotsOfAnAgent;
-constexpr size_t kLongestName = 253;
 // Workers of one heartbeat: those in its slots, and some that are about to end.
 constexpr size_t kMostTold = size_t{2} * kMostSlotsOfAnAgent;
 // Output of one agent that is not acknowledged: it may keep 4 MiB, and a piece of each worker may be under
@@ -22,16 +17,6 @@ constexpr size_t kMostTold = size_t{2} * kMostSlotsOfAnAgent;
 constexpr size_t kMostUnread = size_t{16} << 20;
 
 }  // namespace
-
-template <class Body>
-void Server::send(wire::Channel& channel, wire::Sequence& sequence, Body body) {
-  wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
-  sequence.number(message);
-  message.term = term_ ? term_() : 0;
-  if (message.body.type == wire::Body::AgentWelcome && message.term > 0)
-    message.term_proof = wire::term_proof(config_.secret, config_.job, message.term);
-  channel.send(wire::encode(message));
-}
 
 Server::Server(Loop& loop, ServerConfig config, std::shared_ptr<launch::OutputThread> output,
                std::function<std::shared_ptr<launch::Guard>()> guard, LoggerPtr logger)
@@ -72,117 +57,6 @@ void Server::later(std::function<void()> fn) {
 }
 
 // ---- connections ----
-
-void Server::refuse(const std::shared_ptr<wire::Channel>& channel, wire::Refusal code,
-                    const std::string& reason) {
-  if (notes_.pass(now())) {
-    logger_->warning("agent at {} refused ({}): {}", channel->peer(), wire::EnumNameRefusal(code), reason);
-  }
-  wire::RefusedT refused;
-  refused.code = code;
-  refused.reason = reason;
-  wire::Sequence first;
-  send(*channel, first, std::move(refused));
-  channel->set_handlers({});
-  channel->close(kLinger);
-}
-
-bool Server::guest(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message) {
-  const wire::AgentHelloT* said = message.body.AsAgentHello();
-  if (said == nullptr || closed_) return false;
-  const std::string host = printable(said->host, kLongestName);
-  if (said->protocol != wire::kProtocol || said->abi != HVD_ABI_VERSION) {
-    refuse(
-        channel, wire::Refusal::Protocol,
-        fmt::format(
-            "the agent of host {} is libhvd {} (ABI {}, protocol {}), this driver is libhvd {} (ABI {}, protocol {}): "
-            "install the same version on both",
-            host, printable(said->library, 40), said->abi, said->protocol, HVD_VERSION_STRING,
-            HVD_ABI_VERSION, wire::kProtocol));
-    return true;
-  }
-  if (const std::string& identity = channel->identity(); identity != wire::agent_identity(said->host)) {
-    refuse(channel, wire::Refusal::Unknown,
-           fmt::format("the key of {} is not that of host {}'s agent", identity, host));
-    return true;
-  }
-  if (said->host.empty() || host != said->host || said->slots < 1 || said->slots > kMaxSlots ||
-      said->instance == 0) {
-    refuse(channel, wire::Refusal::Protocol,
-           fmt::format("an agent for host '{}' with {} slots: expected a name and 1 to {}", host, said->slots,
-                       kMaxSlots));
-    return true;
-  }
-  // Terms are a job's own: an agent may have been of another one before.
-  const bool of_this_job = said->of_job.empty() || said->of_job == config_.job;
-  if (retired_ || (of_this_job && fence_ && fence_(message.term, message.term_proof))) {
-    refuse(channel, wire::Refusal::Superseded,
-           fmt::format("another driver has taken over from this one, which is of term {}", term_()));
-    return true;
-  }
-  AgentHello hello{said->host, said->slots, said->instance, said->received, said->reported};
-  hello.of_this_job = said->of_job == config_.job;
-  for (const auto& worker : said->kept) {
-    if (worker != nullptr && worker->worker != 0) hello.kept.emplace_back(worker->worker, worker->slot);
-  }
-  if (const std::optional<std::string> objection = fleet_.objection(hello)) {
-    const auto other = connections_.find(host);
-    refuse(channel, wire::Refusal::Busy,
-           other == connections_.end()
-               ? *objection
-               : fmt::format("{}, from {}", *objection, other->second->channel->peer()));
-    return true;
-  }
-  // The same agent by another connection: the old one is dead and nobody has noticed.
-  if (const auto old = connections_.find(host); old != connections_.end()) {
-    old->second->over = true;
-    old->second->channel->close(Duration(0));
-    connections_.erase(old);
-  }
-  FleetActions actions;
-  AgentWelcome decided;
-  try {
-    decided = fleet_.hello(hello, clock_.now(), &actions);
-  } catch (const Error& error) {
-    refuse(channel, wire::Refusal::Protocol, error.what());
-    apply(fleet_.closed(host, hello.instance, clock_.now()));
-    return true;
-  }
-  auto connection = std::make_shared<Connection>();
-  connection->channel = channel;
-  connection->host = host;
-  connection->instance = hello.instance;
-  connection->heard = clock_.now();
-  connection->sequence.hear(message);
-  connection->acknowledged = decided.received;
-  connections_[host] = connection;
-  channel->trust();
-  const std::weak_ptr<Connection> weak = connection;
-  wire::ChannelHandlers handlers;
-  handlers.frame = [this, weak](std::span<const uint8_t> frame) {
-    if (auto c = weak.lock()) received(c, frame);
-  };
-  handlers.closed = [this, weak](const Status& why) {
-    if (auto c = weak.lock()) drop(c, why.message);
-  };
-  channel->set_handlers(std::move(handlers));
-  wire::AgentWelcomeT welcome;
-  const auto ms = [](Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); };
-  welcome.heartbeat_interval_ms = ms(config_.heartbeat_interval);
-  welcome.heartbeat_timeout_ms = ms(config_.heartbeat_timeout);
-  welcome.received = decided.received;
-  welcome.resumed = decided.resumed;
-  welcome.takes_drain = true;
-  send(*channel, connection->sequence, welcome);
-  if (notes_.pass(now())) {
-    logger_->info("the agent of host {} {} from {}: process {}{}", host,
-                  decided.resumed ? "is back" : "has come", channel->peer(), said->pid,
-                  config_.fleet.starts_agents ? "" : fmt::format(", {} slots", said->slots));
-  }
-  apply(std::move(actions));
-  watch();
-  return true;
-}
 
 void Server::received(const ConnectionPtr& connection, std::span<const uint8_t> frame) {
   if (connection->over) return;

@@ -103,11 +103,18 @@ class Server {
   void close();
 
  private:
+  static constexpr Duration kLinger = std::chrono::seconds(5);
   struct Connection;
   struct Program;
   struct Worker;
   using ConnectionPtr = std::shared_ptr<Connection>;
 
+  std::optional<std::pair<wire::Refusal, std::string>> objection(const wire::Channel& channel,
+                                                                 const wire::EnvelopeT& message,
+                                                                 const AgentHello& hello);
+  ConnectionPtr connect(const std::shared_ptr<wire::Channel>& channel, const wire::EnvelopeT& message,
+                        const AgentHello& hello);
+  void welcome(Connection& connection, const AgentWelcome& decided);
   void received(const ConnectionPtr& connection, std::span<const uint8_t> frame);
   void drop(const ConnectionPtr& connection, const std::string& why);
   void left(const ConnectionPtr& connection, const std::string& why);

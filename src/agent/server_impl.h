@@ -1,5 +1,6 @@
-// The parts of Server: server.cc carries connections and orders, programs.cc starts agents,
-// server_takeover.cc has to do with other drivers of the job, server_lives.cc with workers' processes.
+// The parts of Server. server_hello.cc lets agents in; server.cc carries their reports and orders.
+// programs.cc starts agents. server_takeover.cc has to do with other drivers of the job, server_lives.cc
+// with workers' processes.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "launch/process.h"
 #include "launch/worker_output.h"
 #include "wire/sequence.h"
+#include "wire/tls.h"
 
 namespace hvd::agent {
 
@@ -41,5 +43,15 @@ struct Server::Worker {
   launch::Life life = launch::Life::kUnknown;
   Time seen{};
 };
+
+template <class Body>
+void Server::send(wire::Channel& channel, wire::Sequence& sequence, Body body) {
+  wire::EnvelopeT message = wire::envelope(config_.job, 0, 0, std::move(body));
+  sequence.number(message);
+  message.term = term_ ? term_() : 0;
+  if (message.body.type == wire::Body::AgentWelcome && message.term > 0)
+    message.term_proof = wire::term_proof(config_.secret, config_.job, message.term);
+  channel.send(wire::encode(message));
+}
 
 }  // namespace hvd::agent

@@ -6,11 +6,6 @@
 #include "launch/keeper.h"
 
 namespace hvd::agent {
-namespace {
-
-constexpr Duration kLinger = std::chrono::seconds(5);
-
-}  // namespace
 
 /// The programs by which the driver before this one has started agents: they are the agents' connection to
 /// this machine.

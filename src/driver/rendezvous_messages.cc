@@ -18,6 +18,11 @@ constexpr size_t kMaxMissing = 1 << 16;
 constexpr Duration kHearsTheEnd = std::chrono::seconds(5);
 constexpr int64_t kLongestWaitMs = int64_t{366} * 24 * 3600 * 1000;
 
+void check_key(const std::string& key) {
+  if (key.empty() || key.size() > kMaxKey)
+    throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", key.size(), kMaxKey));
+}
+
 }  // namespace
 
 void RendezvousServer::received(const ConnectionPtr& connection, std::span<const uint8_t> frame) {
@@ -109,20 +114,27 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
                           events_.may_be_known(worker);
     if (!may_tell) return reject(connection, refusal->code, refusal->reason);
   }
+  let_in(connection, message, *hello);
+}
+
+/// Its hello is accepted.
+void RendezvousServer::let_in(const ConnectionPtr& connection, const wire::EnvelopeT& message,
+                              const wire::HelloT& hello) {
+  const uint64_t worker = message.worker;
   std::erase(strangers_, connection);
   connection->deadline.cancel();
   connection->worker = worker;
   connection->channel->trust();
-  connection->host = printable(hello->host);
-  connection->process.process = hello->pid;
-  if (hello->life >= 0 && hello->life_token != nullptr) {
-    connection->process.life = hello->life;
-    connection->process.life_token = wire::to_digest(hello->life_token.get());
+  connection->host = printable(hello.host);
+  connection->process.process = hello.pid;
+  if (hello.life >= 0 && hello.life_token != nullptr) {
+    connection->process.life = hello.life;
+    connection->process.life_token = wire::to_digest(hello.life_token.get());
   }
-  connection->resumes = hello->resumes;
-  connection->slot = hello->slot;
-  connection->takes_waiting = hello->takes_waiting;
-  connection->takes_rosters = hello->takes_rosters;
+  connection->resumes = hello.resumes;
+  connection->slot = hello.slot;
+  connection->takes_waiting = hello.takes_waiting;
+  connection->takes_rosters = hello.takes_rosters;
   connection->sequence.hear(message);
   connections_[worker] = connection;
   connection->silence = by_silence_.insert(by_silence_.end(), connection.get());
@@ -138,7 +150,7 @@ void RendezvousServer::hello(const ConnectionPtr& connection, const wire::Envelo
   welcome.takes_recoveries = true;
   send(*connection, 0, std::move(welcome));
   logger_->debug("worker {} connected from {}, process {} on host {}", worker, connection->channel->peer(),
-                 hello->pid, connection->host);
+                 hello.pid, connection->host);
   if (connections_.size() == 1) watch();
   watch_life(connection);
   events_.connected(worker, connection->process);
@@ -151,6 +163,11 @@ bool RendezvousServer::in_generation(const ConnectionPtr& connection, const wire
   logger_->debug("worker {}: {} of generation {} ignored, it is in {}", connection->worker,
                  wire::body_name(message), message.generation, connection->generation);
   return false;
+}
+
+/// Of the generation that the worker was given a place in last, over or not.
+bool RendezvousServer::of_last_place(const Connection& connection, const wire::EnvelopeT& message) {
+  return message.generation != 0 && message.generation == connection.assigned;
 }
 
 /// Whether these can be ranks of the generation, the membership knows.
@@ -250,6 +267,75 @@ void RendezvousServer::resumed(const ConnectionPtr& connection, wire::EnvelopeT&
   events_.back(connection->worker, event);
 }
 
+void RendezvousServer::ready(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  const wire::ReadyT& ready = *message.body.AsReady();
+  const uint64_t worker = connection->worker;
+  connection->generation = 0;
+  connection->revision = ready.revision;
+  progressed(worker, ready.progress.get());
+  kv_.forget(worker);
+  if (std::string backends = printable(ready.backends, kMaxBackendsText); backends != connection->backends) {
+    connection->backends = std::move(backends);
+    note(*connection, HVD_LOG_INFO,
+         fmt::format("worker {} on host {} uses {}", worker, connection->host, connection->backends));
+  }
+  events_.ready(worker, ready_event(*connection, message.generation, ready));
+}
+
+void RendezvousServer::failed(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  const wire::FailureT& failure = *message.body.AsFailure();
+  // Another loss may have been faster; that this worker does not fit is as true after it.
+  if (failure.unfit && of_last_place(*connection, message)) {
+    events_.unfit(connection->worker, message.generation, failure.rank, printable(failure.message));
+  } else if (in_generation(connection, message)) {
+    events_.failure(connection->worker, message.generation, failure.rank, printable(failure.message));
+  }
+}
+
+void RendezvousServer::leaving(uint64_t worker, const wire::EnvelopeT& message) {
+  const wire::LeavingT& leaving = *message.body.AsLeaving();
+  if (leaving.timeout_ms < 0 || leaving.timeout_ms > kLongestWaitMs) {
+    throw Error(HVD_INVALID, fmt::format("a worker that leaves within {} ms: expected 0 to {}",
+                                         leaving.timeout_ms, kLongestWaitMs));
+  }
+  events_.leaving(worker, milliseconds(leaving.timeout_ms), printable(leaving.message));
+}
+
+void RendezvousServer::feed_offered(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  const wire::FeedOfferT& offer = *message.body.AsFeedOffer();
+  if (offer.endpoint.size() > kMaxKey || offer.key.size() > kMaxKey) {
+    throw Error(HVD_INVALID,
+                fmt::format("an endpoint of {} bytes and a key of {} to be fed by: expected up to {}",
+                            offer.endpoint.size(), offer.key.size(), kMaxKey));
+  }
+  if (!in_generation(connection, message)) return;
+  events_.feed_offered(connection->worker, message.generation,
+                       {offer.endpoint, offer.key, printable(offer.reason)});
+}
+
+void RendezvousServer::kv_set(const ConnectionPtr& connection, wire::EnvelopeT& message) {
+  wire::KvSetT& set = *message.body.AsKvSet();
+  check_key(set.key);
+  if (!in_generation(connection, message)) return;
+  std::optional<KvStore::Answer> waited;
+  const Status status =
+      kv_.set(connection->worker, message.generation, set.key, std::move(set.value), &waited);
+  if (!status.ok()) {
+    note(*connection, HVD_LOG_WARNING,
+         fmt::format("worker {}: {}", connection->worker, printable(status.message)));
+    count_refused(connection);
+  }
+  if (waited) answer(*waited);
+}
+
+void RendezvousServer::kv_get(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
+  const wire::KvGetT& get = *message.body.AsKvGet();
+  check_key(get.key);
+  // Of no generation if it is not of this one: HVD_PEER_LOST.
+  const uint64_t generation = in_generation(connection, message) ? message.generation : 0;
+  if (const auto found = kv_.get(connection->worker, generation, get.key)) answer(*found);
+}
+
 void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& message) {
   const uint64_t worker = connection->worker;
   switch (message.body.type) {
@@ -259,38 +345,16 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       progressed(worker, heartbeat.progress.get());
       return answer_heartbeat(*connection, heartbeat.sent_ns);
     }
-    case wire::Body::Ready: {
-      const wire::ReadyT& ready = *message.body.AsReady();
-      connection->generation = 0;
-      connection->revision = ready.revision;
-      progressed(worker, ready.progress.get());
-      kv_.forget(worker);
-      if (std::string backends = printable(ready.backends, kMaxBackendsText);
-          backends != connection->backends) {
-        connection->backends = std::move(backends);
-        note(*connection, HVD_LOG_INFO,
-             fmt::format("worker {} on host {} uses {}", worker, connection->host, connection->backends));
-      }
-      return events_.ready(worker, ready_event(*connection, message.generation, ready));
-    }
+    case wire::Body::Ready: return ready(connection, message);
     case wire::Body::Resume: return resumed(connection, message);
     case wire::Body::Synced:
       // It may have crossed the abort of its generation: that the worker has state from then on stays true.
-      if (message.generation != 0 && message.generation == connection->assigned) {
+      if (of_last_place(*connection, message)) {
         connection->revision = message.body.AsSynced()->revision;
         events_.synced(worker, message.generation, message.body.AsSynced()->revision);
       }
       return;
-    case wire::Body::Failure: {
-      const wire::FailureT& failure = *message.body.AsFailure();
-      // Another loss may have been faster; that this worker does not fit is as true after it.
-      if (failure.unfit && message.generation != 0 && message.generation == connection->assigned) {
-        events_.unfit(worker, message.generation, failure.rank, printable(failure.message));
-      } else if (in_generation(connection, message)) {
-        events_.failure(worker, message.generation, failure.rank, printable(failure.message));
-      }
-      return;
-    }
+    case wire::Body::Failure: return failed(connection, message);
     case wire::Body::Stall:
       // Each report is a line of the log; they come at doubling times.
       if (in_generation(connection, message) && connection->notes.pass(now())) stalled(worker, message);
@@ -301,61 +365,20 @@ void RendezvousServer::handle(const ConnectionPtr& connection, wire::EnvelopeT& 
       return events_.done(worker, message.generation);
     case wire::Body::Recovered:
       // Each report is a line of the history; a generation is entered once.
-      if (message.generation != 0 && message.generation == connection->assigned &&
-          std::exchange(connection->recovered, message.generation) != message.generation) {
+      if (of_last_place(*connection, message) &&
+          std::exchange(connection->recovered, message.generation) != message.generation)
         recovered(worker, message);
-      }
       return;
     case wire::Body::Leave:
       return lose(connection, membership::LossKind::kLeft, printable(message.body.AsLeave()->message));
-    case wire::Body::Leaving: {
-      const wire::LeavingT& leaving = *message.body.AsLeaving();
-      if (leaving.timeout_ms < 0 || leaving.timeout_ms > kLongestWaitMs) {
-        throw Error(HVD_INVALID, fmt::format("a worker that leaves within {} ms: expected 0 to {}",
-                                             leaving.timeout_ms, kLongestWaitMs));
-      }
-      return events_.leaving(worker, milliseconds(leaving.timeout_ms), printable(leaving.message));
-    }
-    case wire::Body::FeedOffer: {
-      const wire::FeedOfferT& offer = *message.body.AsFeedOffer();
-      if (offer.endpoint.size() > kMaxKey || offer.key.size() > kMaxKey) {
-        throw Error(HVD_INVALID,
-                    fmt::format("an endpoint of {} bytes and a key of {} to be fed by: expected up to {}",
-                                offer.endpoint.size(), offer.key.size(), kMaxKey));
-      }
-      if (!in_generation(connection, message)) return;
-      return events_.feed_offered(worker, message.generation,
-                                  {offer.endpoint, offer.key, printable(offer.reason)});
-    }
+    case wire::Body::Leaving: return leaving(worker, message);
+    case wire::Body::FeedOffer: return feed_offered(connection, message);
     case wire::Body::Fed: {
       const wire::FedT& fed = *message.body.AsFed();
       return events_.fed(worker, {fed.source, fed.revision, fed.bytes, fed.lacking, printable(fed.failure)});
     }
-    case wire::Body::KvSet: {
-      wire::KvSetT& set = *message.body.AsKvSet();
-      if (set.key.empty() || set.key.size() > kMaxKey) {
-        throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", set.key.size(), kMaxKey));
-      }
-      if (!in_generation(connection, message)) return;
-      std::optional<KvStore::Answer> waited;
-      const Status status = kv_.set(worker, message.generation, set.key, std::move(set.value), &waited);
-      if (!status.ok()) {
-        note(*connection, HVD_LOG_WARNING, fmt::format("worker {}: {}", worker, printable(status.message)));
-        count_refused(connection);
-      }
-      if (waited) answer(*waited);
-      return;
-    }
-    case wire::Body::KvGet: {
-      const wire::KvGetT& get = *message.body.AsKvGet();
-      if (get.key.empty() || get.key.size() > kMaxKey) {
-        throw Error(HVD_INVALID, fmt::format("a key of {} bytes: expected 1 to {}", get.key.size(), kMaxKey));
-      }
-      // Of no generation if it is not of this one: HVD_PEER_LOST.
-      const uint64_t generation = in_generation(connection, message) ? message.generation : 0;
-      if (const auto found = kv_.get(worker, generation, get.key)) answer(*found);
-      return;
-    }
+    case wire::Body::KvSet: return kv_set(connection, message);
+    case wire::Body::KvGet: return kv_get(connection, message);
     default: throw Error(HVD_INVALID, fmt::format("a worker may not send {}", wire::body_name(message)));
   }
 }

@@ -161,7 +161,14 @@ class RendezvousServer {
   void accepted(std::shared_ptr<wire::Channel> channel);
   void received(const ConnectionPtr& connection, std::span<const uint8_t> frame);
   void hello(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void let_in(const ConnectionPtr& connection, const wire::EnvelopeT& message, const wire::HelloT& hello);
   void handle(const ConnectionPtr& connection, wire::EnvelopeT& message);
+  void ready(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void failed(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void leaving(uint64_t worker, const wire::EnvelopeT& message);
+  void feed_offered(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  void kv_set(const ConnectionPtr& connection, wire::EnvelopeT& message);
+  void kv_get(const ConnectionPtr& connection, const wire::EnvelopeT& message);
   void stalled(uint64_t worker, const wire::EnvelopeT& message);
   void progressed(uint64_t worker, const wire::ProgressT* progress);
   void progressed(uint64_t worker, uint64_t commits, int64_t useful_ns, int64_t commit_ns,
@@ -179,6 +186,7 @@ class RendezvousServer {
                                      const wire::ReadyT& ready) const;
   void begin_term(uint64_t term);
   bool in_generation(const ConnectionPtr& connection, const wire::EnvelopeT& message);
+  static bool of_last_place(const Connection& connection, const wire::EnvelopeT& message);
   void closed(const ConnectionPtr& connection, const Status& why);
   void reject(const ConnectionPtr& connection, wire::Refusal code, const std::string& reason);
   void remove(const ConnectionPtr& connection);
