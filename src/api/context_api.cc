@@ -40,7 +40,7 @@ elastic::Worker& open_worker(hvd_context& context) {
 
 elastic::Worker& connected_worker(hvd_context& context) {
   elastic::Worker& worker = open_worker(context);
-  if (worker.has_left()) throw Error(HVD_CLOSED, "this worker has left the job, as was wished");
+  if (worker.leaving().has_left()) throw Error(HVD_CLOSED, "this worker has left the job, as was wished");
   switch (context.stage.load(std::memory_order_acquire)) {
     case Stage::kConnected: break;
     case Stage::kCreated:
@@ -269,18 +269,18 @@ hvd_status hvd_leave(hvd_context* context, int64_t timeout_ns, hvd_error* error)
   return guarded(error, [&]() -> Status {
     const Use<hvd_context> use(context, "context");
     hvd::elastic::Worker& worker = open_worker(*use);
-    const hvd::Duration timeout = timeout_of(timeout_ns, worker.leave_timeout());
+    const hvd::Duration timeout = timeout_of(timeout_ns, worker.leaving().timeout());
     if (use->serves_others()) {
       return Status(HVD_UNSUPPORTED,
                     "this worker serves the others of a job without a driver: it can't leave before them");
     }
-    return worker.want_to_leave(timeout, "its program asked for it");
+    return worker.leaving().want(timeout, "its program asked for it");
   });
 }
 
 int32_t hvd_has_left(hvd_context* context) {
   int32_t left = 0;
-  guarded(nullptr, [&] { left = Use<hvd_context>(context, "context")->worker.has_left() ? 1 : 0; });
+  guarded(nullptr, [&] { left = Use<hvd_context>(context, "context")->worker.leaving().has_left() ? 1 : 0; });
   return left;
 }
 
@@ -293,7 +293,7 @@ hvd_status hvd_get_leave_fd(hvd_context* context, int32_t* ret_fd, hvd_error* er
       return Status(HVD_UNSUPPORTED,
                     "this worker serves the others of a job without a driver: it can't leave before them");
     }
-    *ret_fd = worker.leave_fd();
+    *ret_fd = worker.leaving().fd();
     return {};
   });
 }

@@ -1,86 +1,65 @@
 // A worker that wants to go: how it says so, and what is left of it when it has.
-#include <fcntl.h>
-#include <unistd.h>
+#include "elastic/leaving.h"
 
-#include <array>
-#include <asio/posix/stream_descriptor.hpp>
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include "elastic/leave_descriptor.h"
-#include "elastic/worker.h"
+#include <algorithm>
 
 namespace hvd::elastic {
 
-struct LeaveDescriptor::Impl : std::enable_shared_from_this<LeaveDescriptor::Impl> {
-  Impl(Loop& loop, std::function<void()> fn)
-      : reader(*static_cast<asio::io_context*>(loop.native())), written(std::move(fn)) {
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) {
-      throw Error(HVD_UNAVAILABLE, fmt::format("no pipe: {}", std::strerror(errno)));
-    }
-    writer = fds[1];
-    reader.assign(fds[0]);
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() { ::close(writer); }
-
-  void wait() {
-    reader.async_wait(asio::posix::stream_descriptor::wait_read,
-                      [self = shared_from_this()](asio::error_code e) {
-                        if (e) return;
-                        std::array<char, 64> bytes{};
-                        ssize_t got = 0;
-                        while ((got = ::read(self->reader.native_handle(), bytes.data(), bytes.size())) > 0) {
-                        }
-                        if (got == 0) return;  // the program has closed it
-                        self->written();
-                        self->wait();
-                      });
-  }
-
-  asio::posix::stream_descriptor reader;
-  int writer = -1;
-  const std::function<void()> written;
-};
-
-LeaveDescriptor::LeaveDescriptor(Loop& loop, std::function<void()> written)
-    : impl_(std::make_shared<Impl>(loop, std::move(written))) {
-  loop.post([impl = impl_] { impl->wait(); });
-}
-
-LeaveDescriptor::~LeaveDescriptor() = default;
-
-int LeaveDescriptor::fd() const { return impl_->writer; }
-
-int Worker::leave_fd() {
-  std::lock_guard lock(mutex_);
-  if (const auto closed = current_.closed()) throw Error(*closed);
-  if (leave_descriptor_ == nullptr) {
-    leave_descriptor_ = std::make_unique<LeaveDescriptor>(timers_, [this] {
-      static_cast<void>(want_to_leave(leave_timeout_, "its program asked for it by a descriptor"));
-    });
-  }
-  return leave_descriptor_->fd();
-}
-
-Status Worker::want_to_leave(Duration timeout, const std::string& why) {
+Status Leaving::want(Duration timeout, const std::string& why) {
   const Time by = now() + timeout;
-  {
-    std::lock_guard lock(mutex_);
-    if (const auto closed = current_.closed()) return *closed;
-    if (!leaves_by_ || by < *leaves_by_) {
-      leaves_by_ = by;
-      leaves_why_ = why;
-    }
+  const std::lock_guard lock(mutex_);
+  if (const auto closed = current_.closed()) return *closed;
+  if (by < by_) {
+    by_ = by;
+    why_ = why;
   }
-  if (session() != nullptr) session()->leaving(timeout, why);  // else open says it
+  if (session::Session* const to = session_) to->leaving(timeout, why);
   return {};
 }
 
+int Leaving::fd() {
+  const std::lock_guard lock(mutex_);
+  if (const auto closed = current_.closed()) throw Error(*closed);
+  if (descriptor_ == nullptr) {
+    descriptor_ = std::make_unique<LeaveDescriptor>(
+        loop_, [this] { static_cast<void>(want(timeout_, "its program asked for it by a descriptor")); });
+  }
+  return descriptor_->fd();
+}
+
 // Asked at every call of the program: it takes no lock.
-bool Worker::has_left() const { return left_alone_ || (session() != nullptr && session()->left()); }
+bool Leaving::has_left() const {
+  const session::Session* const at = session_;
+  return left_alone_ || (at != nullptr && at->left());
+}
+
+void Leaving::tell(session::Session& session) {
+  const std::lock_guard lock(mutex_);
+  session_ = &session;
+  if (!why_.empty()) session.leaving(std::max(by_ - now(), Duration(0)), why_);
+}
+
+std::string Leaving::wish() const {
+  const std::lock_guard lock(mutex_);
+  return why_;
+}
+
+std::string Leaving::leave_alone() {
+  const std::lock_guard lock(mutex_);
+  left_alone_ = !why_.empty();
+  return why_;
+}
+
+void Leaving::shut_down() {
+  const std::lock_guard lock(mutex_);
+  shuts_down_ = true;
+  by_ = Time::max();
+  why_.clear();
+}
+
+void Leaving::close() {
+  const std::lock_guard lock(mutex_);
+  descriptor_.reset();
+}
 
 }  // namespace hvd::elastic

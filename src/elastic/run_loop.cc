@@ -174,7 +174,7 @@ Status RunLoop::next(hvd_status last, bool* ret_again) {
     status = begin();
   } else if (last == HVD_PEER_LOST || last == HVD_HOSTS_UPDATED) {
     status = recover(last);
-    if (!status.ok() && worker_.has_left()) {
+    if (!status.ok() && worker_.leaving().has_left()) {
       again = false;  // as was wished: that is success
       status = {};
     }
@@ -198,8 +198,8 @@ Status RunLoop::finished(hvd_status last) {
 }
 
 Status RunLoop::begin() {
-  worker_.feed_from(elastic_ == nullptr ? nullptr : elastic_->state.feed());
-  if (elastic_ != nullptr) elastic_->state.take_fed(worker_.take_fed());
+  worker_.feeding().feed_from(elastic_ == nullptr ? nullptr : elastic_->state.feed());
+  if (elastic_ != nullptr) elastic_->state.take_fed(worker_.feeding().take_fed());
   if (!worker_.loss()) {
     state::SyncResult result;
     const state::Known known = known_at_the_beginning();

@@ -17,9 +17,10 @@ Status Worker::generation(state::Generation* ret_generation) {
   result.rank = place.rank;
   for (const Member& member : assigned.members) result.hosts.push_back(member.host);
   result.hosts.resize(static_cast<size_t>(place.size));
+  const bool wants_to_go = !leaving_.wish().empty();
   std::lock_guard lock(mutex_);
   for (int32_t rank = 0; rank < place.size; ++rank) {
-    const bool leaves = rank == place.rank && leaves_by_;
+    const bool leaves = rank == place.rank && wants_to_go;
     if (leaves || shrinking_.contains(result.hosts[static_cast<size_t>(rank)]))
       result.leaving.push_back(rank);
   }

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <map>
 
 #include "backend/capabilities.h"
 #include "base/queued_log.h"
@@ -54,20 +52,20 @@ Worker::Worker(const Options& options)
       worker_(static_cast<uint64_t>(options.integer("worker"))),
       connect_timeout_(options.duration("connect_timeout")),
       init_timeout_(options.duration("init_timeout")),
-      leave_timeout_(options.duration("leave_timeout")),
       stall_warning_(options.duration("stall_warning")),
       fusion_threshold_(static_cast<uint64_t>(options.integer("fusion_threshold"))),
       deterministic_(options.boolean("deterministic")),
       join_counts_(options.boolean("join_counts")),
-      reads_others_(options.string("local") != "off"),
-      interface_(options.string("interface")),
       divergence_every_(options.text("divergence_every")),
       on_divergence_(options.string("on_divergence")),
       notifications_(options.logger),
       timeline_(std::make_shared<Timeline>(worker_, host_of(options), options.logger)),
       submitter_(current_, options.duration("operation_timeout"),
                  [this](const std::string& reason) { lose(-1, reason); }),
+      feeding_(options, session_log_),
       timers_("hvd-timers"),
+      engine_timer_(current_, timers_),
+      leaving_(current_, timers_, options.duration("leave_timeout")),
       copies_(std::make_shared<state::DeviceCopies>(submitter_.operation_timeout())) {}
 
 std::string Worker::backend_detail() const {
@@ -201,8 +199,8 @@ Status Worker::open_within(const Options& options, Duration timeout) {
   events.hosts_updated = [this](const session::HostsUpdate& update) { on_hosts_updated(update); };
   events.ended = [this](const Status& why) { on_ended(why); };
   events.driver_changed = [this](const session::DriverChange& change) { on_driver_changed(change); };
-  events.feed_wanted = [this](uint64_t generation) { on_feed_wanted(generation); };
-  events.feed = [this](const session::FeedInfo& info) { on_feed(info); };
+  events.feed_wanted = [this](uint64_t generation) { feeding_.serve(*session(), generation); };
+  events.feed = [this](const session::FeedInfo& info) { feeding_.be_fed(*session(), worker_, info); };
   session::SessionConfig config = session_config(options, session_log_);
   config.connect_timeout = std::min(config.connect_timeout, std::max(timeout, milliseconds(1)));
   auto session = std::make_unique<session::Session>(std::move(config), std::move(events));
@@ -210,9 +208,9 @@ Status Worker::open_within(const Options& options, Duration timeout) {
     std::lock_guard lock(mutex_);
     if (const auto why = current_.closed()) return *why;
     session_ = std::move(session);
-    session_now_ = session_.get();  // from here on an abort finds it, and the wish to leave
-    if (leaves_by_) session_->leaving(std::max(*leaves_by_ - now(), Duration(0)), leaves_why_);
+    session_now_ = session_.get();  // from here on an abort finds it
   }
+  leaving_.tell(*session_);
   Status status = session_->start();
   if (!status.ok()) return status;
   module_options.emplace_back("route", session_->local_address());
@@ -235,10 +233,9 @@ Status Worker::enter(session::ReadyInfo ready, Duration timeout, EntryTimes* tim
 
 Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTimes* times) {
   if (session_ == nullptr) {
-    std::lock_guard lock(mutex_);
-    left_alone_ = leaves_by_.has_value();
-    return left_alone_ ? Status(HVD_REMOVED, leaves_why_)
-                       : Status(HVD_INVALID, "a worker that is alone has no other generation to join");
+    std::string why = leaving_.leave_alone();
+    return why.empty() ? Status(HVD_INVALID, "a worker that is alone has no other generation to join")
+                       : Status(HVD_REMOVED, std::move(why));
   }
   Time began = now(), deadline = began + timeout;
   Status failed;  // the last attempt to connect
@@ -258,12 +255,12 @@ Status Worker::enter_within(session::ReadyInfo ready, Duration timeout, EntryTim
     if (!status.ok()) return status;
     ready.backends = backend::describe_choices(*instance_);
     ready.feeds = true;
-    end_feeding();  // of the generation that it leaves
+    feeding_.end();  // of the generation that it leaves
 
     const Time asked = now();
     session::Assignment assignment;
     status = session_->join(ready, std::max(deadline - asked, Duration(0)), &assignment);
-    end_feeding();
+    feeding_.end();
     const Time assigned = now();
     if (times != nullptr) times->forming += assigned - asked;
     if (is_on(timeline_)) {
@@ -358,7 +355,7 @@ void Worker::become(const session::Assignment& assignment) {
   config.broken = [this, generation = assignment.generation](const Status& why) {
     lose_generation(generation, why, Duration(0), Report::kFailure);
   };
-  config.wake_at = [this](Time when) { wake_engine_at(when); };
+  config.wake_at = [this](Time when) { engine_timer_.wake_at(when); };
   auto engine = collective::Engine::open(std::move(config), *instance_);
   copies_->renewed();
   current_.begin(assignment, membership_of(assignment, worker_), std::move(engine));
@@ -377,13 +374,12 @@ Status Worker::shutdown(Duration timeout, bool done) {
   {
     std::lock_guard lock(mutex_);
     if (current_.closed()) return {};
-    leaving_ = true;
-    if (leaves_by_) leaves_by_.reset();  // it has come to its end before
     revision = revision_;
   }
+  leaving_.shut_down();
   Status status;
   if (EngineUse use = engine()) use->finish();
-  if (session() != nullptr && !has_left()) {
+  if (session() != nullptr && !leaving_.has_left()) {
     if (done) {
       status = session()->finish(revision, timeout);
     } else {
@@ -413,18 +409,14 @@ void Worker::close(const Status& why, Duration linger) {
   copies_->stop();
   if (EngineUse use = engine()) use->fail(why);
   if (session() != nullptr) session()->close(linger);
-  end_feeding();
+  feeding_.end();
   {
     // With its session closed and its engine failed, whoever is entering a generation comes out.
     std::unique_lock lock(mutex_);
     entered_.wait(lock, [this] { return !entering_; });
   }
   timers_.stop();
-  engine_timer_.reset();
-  {
-    std::lock_guard lock(mutex_);
-    leave_descriptor_.reset();
-  }
+  leaving_.close();
   current_.take_engine(why).reset();
   copies_->close();
   instance_.reset();

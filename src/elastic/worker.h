@@ -17,9 +17,9 @@
 #include "base/options.h"
 #include "collective/engine.h"
 #include "elastic/current_generation.h"
-#include "elastic/feed_server.h"
-#include "elastic/feeder.h"
-#include "elastic/leave_descriptor.h"
+#include "elastic/engine_timer.h"
+#include "elastic/feeding.h"
+#include "elastic/leaving.h"
 #include "elastic/notification_manager.h"
 #include "elastic/process_set.h"
 #include "elastic/progress.h"
@@ -60,13 +60,7 @@ class Worker {
 
   /// Leaves in peace: see hvd_shutdown. `done`: says that it is done.
   Status shutdown(Duration timeout, bool done);
-  /// Wants to go: see hvd_leave. HVD_CLOSED after the end.
-  Status want_to_leave(Duration timeout, const std::string& why);
-  /// It has gone so, or as an operator wished.
-  bool has_left() const;
-  Duration leave_timeout() const { return leave_timeout_; }
-  /// See hvd_get_leave_fd. Throws Error(HVD_UNAVAILABLE).
-  int leave_fd();
+  Leaving& leaving() { return leaving_; }
   /// Leaves at once; everything pending and later fails with `why`.
   void abort(const Status& why);
 
@@ -119,10 +113,7 @@ class Worker {
   void report(const session::Progress& progress);
   void report_recovered(const hvd_recovery_info& recovery);
   Duration init_timeout() const { return init_timeout_; }
-  /// What others are fed with from now on; none: nothing.
-  void feed_from(std::shared_ptr<state::FeedSource> source);
-  /// What this worker was fed before it had its place. Once.
-  state::FeedCache take_fed();
+  Feeding& feeding() { return feeding_; }
 
   NotificationManager& notifications() { return notifications_; }
   RecoveryLog& recoveries() { return recoveries_; }
@@ -146,12 +137,7 @@ class Worker {
   void on_hosts_updated(const session::HostsUpdate& update);
   void on_ended(const Status& why);
   void on_driver_changed(const session::DriverChange& change);
-  void on_feed_wanted(uint64_t generation);
-  void on_feed(const session::FeedInfo& info);
-  /// Feeds nobody and is fed no more, until the next one.
-  void end_feeding();
   void on_stalled(const std::string& text, const std::vector<int32_t>& missing, Duration waited);
-  void wake_engine_at(Time when);
   void post_event(hvd_event_kind kind, uint64_t generation, int32_t rank, int32_t size,
                   const std::string& message);
 
@@ -159,10 +145,9 @@ class Worker {
   const LoggerPtr
       session_log_;  // for the session's thread, whose heartbeats nothing of the program may hold up
   uint64_t worker_;  // known when open begins
-  const Duration connect_timeout_, init_timeout_, leave_timeout_, stall_warning_;
+  const Duration connect_timeout_, init_timeout_, stall_warning_;
   const uint64_t fusion_threshold_;
-  const bool deterministic_, join_counts_, reads_others_;
-  const std::string interface_;                         // option; may be empty
+  const bool deterministic_, join_counts_;
   const std::string divergence_every_, on_divergence_;  // the same on all workers
   NotificationManager notifications_;
   RecoveryLog recoveries_;
@@ -177,25 +162,16 @@ class Worker {
   std::set<std::string> shrinking_;  // hosts that had slots taken away since this generation began
   bool entering_ = false;
   std::condition_variable entered_;
-  bool leaving_ = false;           // shutdown has begun: peers go too, and that is no loss
-  std::optional<Time> leaves_by_;  // it wants to
-  std::string leaves_why_;
-  std::atomic<bool> left_alone_{false};  // and it was alone: it has
   uint64_t revision_ = 0;
   static constexpr uint64_t kNone = ~uint64_t{0};
   std::atomic<uint64_t> synced_in_{kNone}, run_synced_in_{kNone};  // generations: the newest
 
-  std::mutex feed_mutex_;
-  std::shared_ptr<state::FeedSource> feed_source_;
-  state::FeedCache fed_;
-  std::unique_ptr<FeedServer> feed_server_;
-  std::unique_ptr<Feeder> feeder_;
+  Feeding feeding_;
 
   std::mutex close_mutex_;
-  Loop timers_;  // its thread runs the engine's deadlines
-  std::unique_ptr<Loop::Timer> engine_timer_;
-  std::unique_ptr<LeaveDescriptor> leave_descriptor_;  // its reader runs on timers_
-  Time engine_wakes_ = Time::max();
+  Loop timers_;
+  EngineTimer engine_timer_;
+  Leaving leaving_;
   backend::Description backend_;
   std::string backend_detail_;
   const std::shared_ptr<state::DeviceCopies> copies_;  // the instance's

@@ -41,24 +41,8 @@ Status verdict_on(uint64_t word, uint64_t epoch) {
       fmt::format("hosts changed: membership epoch is {}, this generation has {}", word >> 1U, epoch));
 }
 
-void Worker::wake_engine_at(Time when) {
-  timers_.post([this, when] {
-    if (when >= engine_wakes_) return;
-    engine_wakes_ = when;
-    if (engine_timer_ == nullptr) engine_timer_ = std::make_unique<Loop::Timer>(timers_);
-    engine_timer_->start(std::max(when - now(), Duration(0)), [this] {
-      engine_wakes_ = Time::max();
-      if (EngineUse use = engine()) use->tick(now());
-    });
-  });
-}
-
 bool Worker::lose_generation(uint64_t generation, const Status& why, Duration silence, Report report) {
-  bool leaving = false;
-  {
-    std::lock_guard lock(mutex_);
-    leaving = leaving_;
-  }
+  const bool leaving = leaving_.shuts_down();
   switch (current_.lose(generation, why, silence, report == Report::kNo)) {
     case CurrentGeneration::Lost::kNot: return false;
     case CurrentGeneration::Lost::kBefore:
@@ -182,9 +166,9 @@ Status Worker::backend_choice(hvd_memory memory, hvd_dtype dtype, hvd_collective
 
 Status Worker::check_host_updates() {
   if (session() == nullptr) {
-    std::lock_guard lock(mutex_);
     if (const auto why = current_.closed()) return *why;
-    return leaves_by_ ? Status(HVD_HOSTS_UPDATED, leaves_why_) : Status();
+    std::string wish = leaving_.wish();
+    return wish.empty() ? Status() : Status(HVD_HOSTS_UPDATED, std::move(wish));
   }
   const EngineUse use = engine();
   if (!use) return current_.why_no_engine();
