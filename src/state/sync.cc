@@ -1,4 +1,4 @@
-// What the ranks of a sync tell each other: digests, then who has which pieces of what differs.
+// What the ranks of a sync tell each other: what they have, and its digests.
 #include "state/sync.h"
 
 #include <fmt/format.h>
@@ -19,36 +19,13 @@ Status at_rank(size_t rank, hvd_status code, std::string message) {
   return status;
 }
 
-Status strange(const char* what, size_t got, size_t expected) {
-  return {HVD_INTERNAL, fmt::format("state sync: {} bytes of {}: expected {}", got, what, expected)};
-}
+}  // namespace
 
-/// Whether each piece of a rank's last commit has its digest: what devices hold is digested as a whole.
-bool tells_pieces(const Variable& variable) {
-  const Pieces& held = variable.copy.pieces;
-  return !variable.on_device() && held.digests.size() == pieces_of(variable.bytes) &&
-         std::all_of(held.marks.begin(), held.marks.end(),
-                     [](uint8_t m) { return (m & Pieces::kKnown) != 0; });
-}
-
-Pieces pieces_in(const Variable& variable) {
-  if (tells_pieces(variable)) return variable.copy.pieces;
-  Pieces pieces;
-  pieces.fit(variable.bytes);
-  std::vector<PieceCopy> list;
-  append_pieces(nullptr, variable.copy.memory.data(), variable.bytes, &pieces, &list);
-  copy_pieces(list, true);
-  return pieces;
-}
-
-/// Rank 0 hands round what all say: what it says of this rank would decide what this rank reads and sends.
-Status echoed(const char* what, const void* said, const void* got, size_t size) {
+Status Sync::echoed(const char* what, const void* said, const void* got, size_t size) {
   if (size == 0 || std::memcmp(said, got, size) == 0) return {};
   return {HVD_INTERNAL,
           fmt::format("state sync: the {} that were handed round for this rank are not its own", what)};
 }
-
-}  // namespace
 
 Status Sync::exchange_heads(const Status& local) {
   for (const Variable* variable : variables_) encode(variable->spec, &specs_);
@@ -160,105 +137,6 @@ Status Sync::exchange_versions() {
   if (state_.total(digests) != heads_[static_cast<size_t>(result.root)].digest) {
     return {HVD_INTERNAL,
             fmt::format("state sync: the digests of rank {} are not those of its commit", result.root)};
-  }
-  return {};
-}
-
-/// Who has which pieces of what somebody lacks, and whose memory each rank can read.
-Status Sync::exchange_pieces() {
-  holdings_ = hold_whole(versions_, result.root);
-  std::vector<size_t> split;  // variables that are told by pieces
-  size_t pieces = 0;
-  for (size_t v = 0; v < variables_.size(); ++v) {
-    Holdings::Item& item = holdings_.variables[v];
-    if (item.size < kDirectFrom) continue;
-    const bool lacked =
-        std::any_of(holdings_.has.begin(), holdings_.has.end(), [&](const auto& row) { return !row[v][0]; });
-    if (!lacked) continue;
-    // The same on all ranks: where a tensor lies may not be.
-    const bool object = variables_[v]->is_object();
-    item.piece = object ? kRange : kPiece;
-    for (auto& row : holdings_.has) row[v].resize(item.pieces(), row[v][0]);
-    if (object) continue;
-    split.push_back(v);
-    pieces += item.pieces();
-  }
-  if (split.empty()) return {};
-
-  const auto root = static_cast<size_t>(result.root);
-  std::vector<uint8_t> text(sizeof(Reach));
-  const Reach mine = state_.reads_others ? own_reach() : Reach();
-  std::memcpy(text.data(), &mine, sizeof(mine));
-  if (rank_ == result.root) {
-    for (const size_t v : split) {
-      const Pieces held = pieces_in(*variables_[v]);
-      const auto* digests = reinterpret_cast<const uint8_t*>(held.digests.data());
-      text.insert(text.end(), digests, digests + held.digests.size() * sizeof(Digest));
-    }
-  }
-  std::vector<uint8_t> all;
-  if (Status status = gather("hvd.sync.reach", text.data(), text.size(), &all); !status.ok()) return status;
-  const size_t extra = pieces * sizeof(Digest);
-  if (all.size() != size_ * sizeof(Reach) + extra)
-    return strange("pieces", all.size(), size_ * sizeof(Reach) + extra);
-  reach_.resize(size_);
-  for (size_t rank = 0; rank < size_; ++rank) {
-    std::memcpy(&reach_[rank], all.data() + rank * sizeof(Reach) + (rank > root ? extra : 0), sizeof(Reach));
-  }
-
-  // Bits of what this rank can read and has, and where it has it.
-  const auto bytes_of = [](size_t bits) { return (bits + 7) / 8; };
-  std::vector<uint8_t> row(bytes_of(size_) + bytes_of(pieces) + split.size() * sizeof(uint64_t));
-  const auto set = [&](size_t from, size_t bit) {
-    row[from + bit / 8] |= static_cast<uint8_t>(1U << (bit % 8));
-  };
-  for (size_t rank = 0; rank < size_ && mine.process != 0; ++rank) {
-    if (rank != static_cast<size_t>(rank_) && can_read(reach_[rank])) set(0, rank);
-  }
-  const uint8_t* digests = all.data() + (root + 1) * sizeof(Reach);
-  size_t bit = 0;
-  for (size_t i = 0; i < split.size(); ++i) {
-    const Variable& variable = *variables_[split[i]];
-    const Pieces& held = variable.copy.pieces;
-    const bool known = (variable.committed || variable.fed) && !variable.on_device() &&
-                       held.digests.size() == holdings_.variables[split[i]].pieces();
-    for (size_t piece = 0; piece < holdings_.variables[split[i]].pieces(); ++piece, ++bit) {
-      Digest wanted;
-      std::memcpy(&wanted, digests + bit * sizeof(Digest), sizeof(Digest));
-      if (known && (held.marks[piece] & Pieces::kKnown) != 0 && held.digests[piece] == wanted) {
-        set(bytes_of(size_), bit);
-      }
-    }
-    // What a device's driver has pinned can't be read.
-    const auto address = variable.on_device() ? 0 : reinterpret_cast<uint64_t>(variable.copy.memory.data());
-    std::memcpy(row.data() + bytes_of(size_) + bytes_of(pieces) + i * sizeof(address), &address,
-                sizeof(address));
-  }
-  if (Status status = gather("hvd.sync.pieces", row.data(), row.size(), &all); !status.ok()) return status;
-  if (all.size() != size_ * row.size()) return strange("pieces", all.size(), size_ * row.size());
-  if (Status status =
-          echoed("pieces", row.data(), all.data() + static_cast<size_t>(rank_) * row.size(), row.size());
-      !status.ok()) {
-    return status;
-  }
-  for (const size_t v : split) holdings_.variables[v].readable = true;
-  holdings_.reads.assign(size_, std::vector<bool>(size_));
-  addresses_.assign(size_, std::vector<uint64_t>(variables_.size()));
-  for (size_t rank = 0; rank < size_; ++rank) {
-    const uint8_t* const told = all.data() + rank * row.size();
-    const auto is_set = [&](size_t from, size_t b) { return (told[from + b / 8] >> (b % 8) & 1) != 0; };
-    for (size_t other = 0; other < size_; ++other) holdings_.reads[rank][other] = is_set(0, other);
-    bit = 0;
-    for (size_t i = 0; i < split.size(); ++i) {
-      auto&& has = holdings_.has[rank][split[i]];
-      const bool whole = has[0];  // by its digest: so it has each piece
-      for (size_t piece = 0; piece < has.size(); ++piece, ++bit)
-        has[piece] = whole || is_set(bytes_of(size_), bit);
-      std::memcpy(&addresses_[rank][split[i]],
-                  told + bytes_of(size_) + bytes_of(pieces) + i * sizeof(uint64_t), sizeof(uint64_t));
-      const bool any = std::find(has.begin(), has.end(), true) != has.end();
-      if (any && addresses_[rank][split[i]] == 0) holdings_.variables[split[i]].readable = false;
-    }
   }
   return {};
 }

@@ -1,4 +1,5 @@
-// One sync of a state, for sync.cc (what the ranks tell each other) and sync_move.cc (what they move).
+// One sync of a state, for sync.cc and sync_pieces.cc (what the ranks tell each other) and sync_move.cc (what
+// they move).
 #pragma once
 
 #include <algorithm>
@@ -47,10 +48,20 @@ class Sync {
   Status gather(const char* name, const void* data, size_t size, std::vector<uint8_t>* all) {
     return state::gather(engine_, deadline_, name, data, size, all);
   }
+  /// Rank 0 hands round what all say: what it says of this rank would decide what this rank reads and sends.
+  static Status echoed(const char* what, const void* said, const void* got, size_t size);
   Status exchange_heads(const Status& local);
   Status name_mismatch(size_t other);
   Status exchange_versions();
+
+  // sync_pieces.cc
+  struct Split;
+  /// Who has which pieces of what somebody lacks, and whose memory each rank can read.
   Status exchange_pieces();
+  Split split_lacked();
+  Status exchange_reach(const Split& split, std::vector<uint8_t>* ret_all);
+  std::vector<uint8_t> row_of(const Split& split, const uint8_t* wanted) const;
+  void take_rows(const Split& split, const std::vector<uint8_t>& rows);
   /// Whether all ranks are done with what others read of their memory.
   Status finish_reading(bool failed);
 
