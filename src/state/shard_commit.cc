@@ -265,6 +265,38 @@ Status Shards::read_parcels(const std::vector<Read>& reads) {
   return status.at_rank(failed);
 }
 
+/// What this rank has to do for a parcel to get to its holders, who read it or are sent it.
+void Shards::carry(int32_t owner, const Parcel& parcel, const std::vector<int32_t>& holders, int32_t rank,
+                   Flight* flight, std::vector<Read>* reads) const {
+  // Keys with the same number of copies lie beside each other and travel together.
+  for (size_t first = 0, last = 0; first < parcel.segments.size(); first = last) {
+    const auto copies = [&](size_t i) { return shards_[parcel.segments[i].range.key].copies; };
+    while (last < parcel.segments.size() && copies(last) == copies(first)) ++last;
+    const size_t count = std::min(holders.size(), static_cast<size_t>(std::max(copies(first), 0)));
+    const size_t end = last < parcel.segments.size() ? parcel.segments[last].at : parcel.memory.size();
+    const size_t at = parcel.segments[first].at;
+    if (count == 0 || end == at) continue;
+    std::vector<int32_t> members(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count));
+    std::erase_if(members, [&](int32_t member) {
+      return !reads_.empty() && reads_[static_cast<size_t>(member)][static_cast<size_t>(owner)] != 0;
+    });
+    if (owner != rank && std::find(members.begin(), members.end(), rank) == members.end()) {
+      const bool mine = std::find(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count), rank) !=
+                        holders.begin() + static_cast<ptrdiff_t>(count);
+      if (mine) {
+        reads->push_back(
+            {&places_[static_cast<size_t>(owner)], owner, parcel.memory.data() + at, at, end - at});
+      }
+      continue;
+    }
+    if (members.empty()) continue;
+    members.push_back(owner);
+    std::sort(members.begin(), members.end());
+    flight->submit(one_to_some(fmt::format("hvd.shards.{}.{}", owner, copies(first)), owner,
+                               std::move(members), parcel.memory.data() + at, end - at));
+  }
+}
+
 /// Each parcel goes to its holders: the front of it, of those keys that have so many copies.
 Status Shards::distribute(const Generation& generation, Time deadline) {
   const ShardLayout& layout = *next_.layout;
@@ -299,34 +331,7 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
       next_.held.push_back(parcel);
       flight.keep(parcel);
     }
-    // Keys with the same number of copies lie beside each other and travel together.
-    for (size_t first = 0, last = 0; first < parcel->segments.size(); first = last) {
-      const auto copies = [&](size_t i) { return shards_[parcel->segments[i].range.key].copies; };
-      while (last < parcel->segments.size() && copies(last) == copies(first)) ++last;
-      const size_t count = std::min(holders.size(), static_cast<size_t>(std::max(copies(first), 0)));
-      const size_t end = last < parcel->segments.size() ? parcel->segments[last].at : parcel->memory.size();
-      const size_t at = parcel->segments[first].at;
-      if (count == 0 || end == at) continue;
-      std::vector<int32_t> members(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count));
-      std::erase_if(members, [&](int32_t rank) {
-        return !reads_.empty() && reads_[static_cast<size_t>(rank)][static_cast<size_t>(owner)] != 0;
-      });
-      if (owner != generation.rank &&
-          std::find(members.begin(), members.end(), generation.rank) == members.end()) {
-        const bool mine = std::find(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(count),
-                                    generation.rank) != holders.begin() + static_cast<ptrdiff_t>(count);
-        if (mine) {
-          reads.push_back(
-              {&places_[static_cast<size_t>(owner)], owner, parcel->memory.data() + at, at, end - at});
-        }
-        continue;
-      }
-      if (members.empty()) continue;
-      members.push_back(owner);
-      std::sort(members.begin(), members.end());
-      flight.submit(one_to_some(fmt::format("hvd.shards.{}.{}", owner, copies(first)), owner,
-                                std::move(members), parcel->memory.data() + at, end - at));
-    }
+    carry(owner, *parcel, holders, generation.rank, &flight, &reads);
   }
   const Status read = read_parcels(reads);
   if (Status status = flight.land(); !status.ok()) return status;
@@ -335,13 +340,18 @@ Status Shards::distribute(const Generation& generation, Time deadline) {
     for (Segment& segment : parcel->segments)
       segment.digest = layout.digests[static_cast<size_t>(parcel->owner)][segment.range.key];
   }
+  return seal_placed(generation, deadline);
+}
+
+/// Makes parity; then all ranks tell each other that they have placed theirs.
+Status Shards::seal_placed(const Generation& generation, Time deadline) {
   SyncResult moved;
   bool placed = true;
   try {
     Status status = make_parity(&next_, generation.rank, nullptr, *generation.engine, deadline, &moved);
     if (!status.ok()) return status;
   } catch (const std::bad_alloc&) {
-    if (sends_parity(layout)) throw;  // others wait for what this rank was to send
+    if (sends_parity(*next_.layout)) throw;  // others wait for what this rank was to send
     placed = false;
   }
   // From here on it does not depend on this rank any more which of the two commits it will be.

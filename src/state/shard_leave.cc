@@ -48,7 +48,34 @@ Status gather_room(const Generation& generation, Time deadline, bool mine, int32
   return {};
 }
 
+/// Ranks that leave stay until everything has arrived as it was sent.
+Status tell_altered(const Generation& generation, Time deadline, int32_t altered) {
+  std::vector<uint8_t> all;
+  Status status = gather(*generation.engine, deadline, "hvd.shards.taken", &altered, sizeof(altered), &all);
+  if (!status.ok()) return status;
+  std::span<const uint8_t> words(all);
+  for (int32_t receiver = 0; take(&words, &altered); ++receiver) {
+    if (altered < 0) continue;
+    Status lost(HVD_PEER_LOST,
+                fmt::format("state: what rank {} handed over to rank {} did not arrive as it was "
+                            "committed",
+                            altered, receiver));
+    return lost.at_rank(altered);
+  }
+  return {};
+}
+
 }  // namespace
+
+/// Before ranks leave.
+struct Shards::Handover {
+  std::vector<bool> leaves;    // by rank
+  std::vector<ParcelPtr> bag;  // what this rank has
+  ShardTables tables;
+  ShardPlan plan;
+  ShardCheck check;
+  ParcelPtr taken;  // what it is to get; NULL: nothing
+};
 
 ParcelPtr Shards::room_for(const std::vector<ShardRange>& ranges) {
   std::vector<Segment> list;
@@ -64,55 +91,64 @@ ParcelPtr Shards::room_for(const std::vector<ShardRange>& ranges) {
 }
 
 Status Shards::hand_over(const Generation& generation) {
-  const int32_t rank = generation.rank, size = generation.size();
-  if (size == 1 || !sealed_.whole) return {};
+  if (generation.size() == 1 || !sealed_.whole) return {};
   const Time deadline = now() + generation.timeout;
-  std::vector<bool> leaves;
-  Status status = gather_leavers(generation, deadline, &leaves);
+  Handover handover;
+  Status status = gather_leavers(generation, deadline, &handover.leaves);
   if (!status.ok()) return status;
-  if (std::find(leaves.begin(), leaves.end(), true) == leaves.end()) return {};
-  std::vector<ParcelPtr> bag = sealed_.held;
-  if (sealed_.own) bag.push_back(sealed_.own);
-  const std::vector<ShardRange> has = ranges_in(bag);
+  if (std::find(handover.leaves.begin(), handover.leaves.end(), true) == handover.leaves.end()) return {};
+  handover.bag = sealed_.held;
+  if (sealed_.own) handover.bag.push_back(sealed_.own);
   ShardHead mine;
-  mine.rank = static_cast<uint64_t>(rank);
+  mine.rank = static_cast<uint64_t>(generation.rank);
   mine.revision = sealed_.revision;
-  const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), has);
+  const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), ranges_in(handover.bag));
   std::vector<uint8_t> all;
   status = gather(*generation.engine, deadline, "hvd.shards.held", bytes.data(), bytes.size(), &all);
   if (!status.ok()) return status;
-  ShardTables tables;
-  if (!read_shard_tables(all, static_cast<size_t>(size), shards_.size(), bytes, &tables))
+  if (!read_shard_tables(all, handover.leaves.size(), shards_.size(), bytes, &handover.tables) ||
+      !within(handover.tables.has, lengths())) {
     return unreadable("their shards");
-  if (!within(tables.has, lengths())) return unreadable("their shards");
-  for (const ShardHead& head : tables.heads) {
+  }
+  for (const ShardHead& head : handover.tables.heads) {
     if (head.revision != sealed_.revision) return {};  // the next sync sees to it
   }
+  if (status = plan_taking(generation, deadline, &handover); !status.ok()) return status;
+  int32_t altered = -1;  // from whom something came otherwise than that rank has it
+  if (!handover.plan.moves.empty()) {
+    status = take_held(generation, deadline, handover, &altered);
+    if (!status.ok()) return status;
+  }
+  if (status = hand_over_parity(generation, handover.leaves, deadline); !status.ok()) return status;
+  return tell_altered(generation, deadline, altered);
+}
+
+/// Until all sources are known to be good, and all ranks have room for what they are to take.
+Status Shards::plan_taking(const Generation& generation, Time deadline, Handover* handover) {
+  auto& [leaves, bag, tables, plan, check, taken] = *handover;
   const std::vector<uint64_t> elements = element_bytes();
   std::vector<int32_t> holders;
   for (const Shard& shard : shards_)
     holders.push_back(shard.parity > 0 ? kParityHolders : std::max(shard.copies, 0) + 1);
-  ShardPlan plan;
-  ShardCheck check;
   check.tells = true;
-  ParcelPtr taken;
   const Ranges had = tables.has;
   while (true) {
     const Ranges takes = plan_handover(tables.has, had, leaves, elements, holders);
     plan = plan_shards(tables.has, takes, elements);
-    if (plan.moves.empty()) break;
+    if (plan.moves.empty()) return {};
     check.uses = uses_of(plan.moves);
     bool dropped = false;
-    status = check_uses(&check, rank, *generation.engine, deadline, &tables, &bag, &dropped);
+    Status status =
+        check_uses(&check, generation.rank, *generation.engine, deadline, &tables, &bag, &dropped);
     if (!status.ok()) return status;
     if (dropped) continue;
     int32_t without = -1;
     bool room = true;
     try {
-      taken = room_for(takes[static_cast<size_t>(rank)]);
+      taken = room_for(takes[static_cast<size_t>(generation.rank)]);
     } catch (const std::bad_alloc&) { room = false; }
     if (status = gather_room(generation, deadline, room, &without); !status.ok()) return status;
-    if (without < 0) break;
+    if (without < 0) return {};
     taken = nullptr;
     if (std::all_of(holders.begin(), holders.end(), [](int32_t count) { return count == 1; })) {
       Status none(HVD_INTERNAL,
@@ -121,40 +157,32 @@ Status Shards::hand_over(const Generation& generation) {
     }
     holders.assign(holders.size(), 1);  // one that stays is better than none
   }
-  int32_t altered = -1;  // from whom something came otherwise than that rank has it
-  if (!plan.moves.empty()) {
-    std::vector<ParcelPtr> to;
-    if (taken != nullptr) to.push_back(taken);
-    Carriage carriage(*generation.engine, deadline, rank, elements, bag, to);
-    status = carriage.start(plan.moves);
-    if (Status landed = carriage.land(); status.ok()) status = landed;
-    if (!status.ok()) return status;
-    for (const ParcelPtr& parcel : to) {
-      std::erase_if(parcel->segments, [&](Segment& segment) {
-        const auto use = std::find_if(check.uses.begin(), check.uses.end(),
-                                      [&](const auto& one) { return one.range == segment.range; });
-        segment.digest = content_digest(parcel->data(segment), segment.bytes);
-        if (use != check.uses.end() && use->digest == segment.digest) return false;
-        altered = use == check.uses.end() ? rank : use->source;
-        note(segment.range,
-             fmt::format("what rank {} got from rank {} of {}", rank, altered, told(segment.range)), true);
-        return true;
-      });
-      sealed_.held.push_back(parcel);
-    }
-  }
-  if (status = hand_over_parity(generation, leaves, deadline); !status.ok()) return status;
-  // Ranks that leave stay until everything has arrived as it was sent.
-  status = gather(*generation.engine, deadline, "hvd.shards.taken", &altered, sizeof(altered), &all);
+}
+
+/// What this rank gets it keeps, if it is what its source has; *altered: the source, if not.
+Status Shards::take_held(const Generation& generation, Time deadline, const Handover& handover,
+                         int32_t* altered) {
+  std::vector<ParcelPtr> to;
+  if (handover.taken != nullptr) to.push_back(handover.taken);
+  const std::vector<uint64_t> elements = element_bytes();
+  Carriage carriage(*generation.engine, deadline, generation.rank, elements, handover.bag, to);
+  Status status = carriage.start(handover.plan.moves);
+  if (Status landed = carriage.land(); status.ok()) status = landed;
   if (!status.ok()) return status;
-  std::span<const uint8_t> words(all);
-  for (int32_t receiver = 0; take(&words, &altered); ++receiver) {
-    if (altered < 0) continue;
-    Status lost(HVD_PEER_LOST,
-                fmt::format("state: what rank {} handed over to rank {} did not arrive as it was "
-                            "committed",
-                            altered, receiver));
-    return lost.at_rank(altered);
+  const std::vector<ShardCheck::Use>& uses = handover.check.uses;
+  for (const ParcelPtr& parcel : to) {
+    std::erase_if(parcel->segments, [&](Segment& segment) {
+      const auto use =
+          std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.range == segment.range; });
+      segment.digest = content_digest(parcel->data(segment), segment.bytes);
+      if (use != uses.end() && use->digest == segment.digest) return false;
+      *altered = use == uses.end() ? generation.rank : use->source;
+      note(segment.range,
+           fmt::format("what rank {} got from rank {} of {}", generation.rank, *altered, told(segment.range)),
+           true);
+      return true;
+    });
+    sealed_.held.push_back(parcel);
   }
   return {};
 }
@@ -181,12 +209,11 @@ Status Shards::hand_over_parity(const Generation& generation, const std::vector<
     mine.push_back(parity.block);
     sums.push_back(parity.sum->segments[0].digest);
   }
-  std::vector<uint8_t> bytes = write_parity_table(mine), all;
-  Status status = gather(*generation.engine, deadline, "hvd.shards.parity", bytes.data(), bytes.size(), &all);
-  if (!status.ok()) return status;
   std::vector<std::vector<ParityBlock>> blocks;
-  if (!read_parity_tables(all, leaves.size(), me, bytes, lengths(), element_bytes(), &blocks))
-    return unreadable("parity");
+  Status status =
+      gather_parity(mine, generation.rank, generation.size(), *generation.engine, deadline, &blocks);
+  if (!status.ok()) return status;
+  std::vector<uint8_t> all;
   status = gather(*generation.engine, deadline, "hvd.shards.sums", sums.data(), sums.size() * sizeof(Digest),
                   &all);
   if (!status.ok()) return status;

@@ -304,23 +304,29 @@ Status Shards::make_parity(Set* next, int32_t rank, const std::vector<std::vecto
   return {};
 }
 
-Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Time deadline,
-                      SyncResult* result, ShardTables* tables, std::vector<ParcelPtr>* bag,
-                      std::vector<ShardRange>* lost, bool* ret_dropped) {
-  std::vector<ParityBlock> mine;
-  for (const Parity& parity : sealed_.parity) mine.push_back(parity.block);
+Status Shards::gather_parity(const std::vector<ParityBlock>& mine, int32_t rank, int32_t size,
+                             collective::Engine& engine, Time deadline,
+                             std::vector<std::vector<ParityBlock>>* ret_blocks) const {
   const std::vector<uint8_t> bytes = write_parity_table(mine);
   std::vector<uint8_t> all = bytes;
   if (size > 1) {
     Status status = gather(engine, deadline, "hvd.shards.parity", bytes.data(), bytes.size(), &all);
     if (!status.ok()) return status;
   }
-  const std::vector<uint64_t> elements = element_bytes();
+  return read_parity_tables(all, static_cast<size_t>(size), static_cast<size_t>(rank), bytes, lengths(),
+                            element_bytes(), ret_blocks)
+             ? Status()
+             : unreadable("parity");
+}
+
+Status Shards::repair(int32_t rank, int32_t size, collective::Engine& engine, Time deadline,
+                      SyncResult* result, ShardTables* tables, std::vector<ParcelPtr>* bag,
+                      std::vector<ShardRange>* lost, bool* ret_dropped) {
+  std::vector<ParityBlock> mine;
+  for (const Parity& parity : sealed_.parity) mine.push_back(parity.block);
   std::vector<std::vector<ParityBlock>> blocks;
-  if (!read_parity_tables(all, static_cast<size_t>(size), static_cast<size_t>(rank), bytes, lengths(),
-                          elements, &blocks)) {
-    return unreadable("parity");
-  }
+  if (Status status = gather_parity(mine, rank, size, engine, deadline, &blocks); !status.ok()) return status;
+  const std::vector<uint64_t> elements = element_bytes();
   const ParityPlan plan = plan_repairs(tables->has, blocks, *lost, elements);
   *lost = plan.left;
   if (!lost->empty()) return {};

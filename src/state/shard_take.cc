@@ -45,6 +45,68 @@ ParcelPtr map_parcel(const PlacedParcel& placed) {
   return parcel;
 }
 
+Status does_not_fit() { return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"}; }
+
+/// Where this rank's parcels are, for those that may map them.
+std::vector<PlacedParcel> places_of(const std::vector<ParcelPtr>& parcels, bool may_map) {
+  std::vector<PlacedParcel> places;
+  for (const ParcelPtr& parcel : parcels) {
+    PlacedParcel& place = places.emplace_back();
+    if (may_map) place.memory = parcel->memory.place();
+    for (const Segment& segment : parcel->segments)
+      place.segments.push_back({segment.range, segment.at, segment.bytes, segment.digest});
+  }
+  return places;
+}
+
+std::vector<std::vector<ShardRange>> mappable_ranges(const std::vector<std::vector<PlacedParcel>>& placed) {
+  std::vector<std::vector<ShardRange>> has(placed.size());
+  for (size_t r = 0; r < placed.size(); ++r) {
+    for (const PlacedParcel& parcel : placed[r]) {
+      for (const PlacedSegment& segment : parcel.segments) {
+        if (parcel.memory.process != 0) has[r].push_back(segment.range);
+      }
+    }
+  }
+  return has;
+}
+
+/// Maps what this rank is to have of others. *can: so far all could be mapped.
+Status map_sources(const std::vector<ShardMove>& moves, const std::vector<std::vector<PlacedParcel>>& placed,
+                   const std::vector<uint64_t>& elements, int32_t rank, std::vector<ParcelPtr>* mapped,
+                   bool* can) {
+  for (const ShardMove& move : moves) {
+    if (!*can || !std::binary_search(move.receivers.begin(), move.receivers.end(), rank)) continue;
+    if (find(*mapped, move.range, elements[move.range.key]).parcel != nullptr) continue;
+    const PlacedParcel* const parcel = find_placed(placed[static_cast<size_t>(move.source)], move.range);
+    if (parcel == nullptr) return does_not_fit();
+    mapped->push_back(map_parcel(*parcel));
+    *can = mapped->back() != nullptr;
+  }
+  return {};
+}
+
+/// Bytes of ranks' own ranges, which this one gives or gets.
+void count_moved(const std::vector<ShardMove>& moves, const std::vector<std::vector<ShardRange>>& owns,
+                 const std::vector<uint64_t>& elements, int32_t rank, SyncResult* result) {
+  for (const ShardMove& move : moves) {
+    for (const int32_t receiver : move.receivers) {
+      const ShardRange& own = owns[static_cast<size_t>(receiver)][move.range.key];
+      const int64_t begin = std::max(move.range.begin, own.begin), end = std::min(move.range.end, own.end);
+      if (begin >= end || (move.source != rank && receiver != rank)) continue;
+      (receiver == rank ? result->received_bytes : result->sent_bytes) +=
+          static_cast<uint64_t>(end - begin) * elements[move.range.key];
+    }
+  }
+}
+
+bool has_some(const Parcel& parcel, const std::vector<ShardRange>& ranges) {
+  return std::any_of(parcel.segments.begin(), parcel.segments.end(), [&](const Segment& segment) {
+    return std::any_of(ranges.begin(), ranges.end(),
+                       [&](const ShardRange& range) { return overlap(range, segment.range); });
+  });
+}
+
 }  // namespace
 
 /// All ranks come to the same answer.
@@ -64,13 +126,7 @@ Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, co
                          Time deadline, SyncResult* result, bool* ret_done) {
   const auto me = static_cast<size_t>(rank);
   const std::vector<uint64_t> elements = element_bytes();
-  std::vector<PlacedParcel> places;
-  for (const ParcelPtr& parcel : all_parcels) {
-    PlacedParcel& place = places.emplace_back();
-    if (reads_others_) place.memory = parcel->memory.place();
-    for (const Segment& segment : parcel->segments)
-      place.segments.push_back({segment.range, segment.at, segment.bytes, segment.digest});
-  }
+  const std::vector<PlacedParcel> places = places_of(all_parcels, reads_others_);
   const std::vector<uint8_t> mine = write_parcel_table(places);
   std::vector<uint8_t> all;
   Status status = gather(engine, deadline, "hvd.shards.parcels", mine.data(), mine.size(), &all);
@@ -85,16 +141,8 @@ Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, co
     if (places[i].memory.process != 0) bag.push_back(all_parcels[i]);
   }
   ShardTables mappable;
-  Ranges& has = mappable.has;
-  has.resize(placed.size());
-  for (size_t r = 0; r < placed.size(); ++r) {
-    for (const PlacedParcel& parcel : placed[r]) {
-      for (const PlacedSegment& segment : parcel.segments) {
-        if (parcel.memory.process != 0) has[r].push_back(segment.range);
-      }
-    }
-  }
-  const ShardPlan plan = plan_shards(has, wants, elements);
+  mappable.has = mappable_ranges(placed);
+  const ShardPlan plan = plan_shards(mappable.has, wants, elements);
   if (!plan.lost.empty()) return {};
   if (plan.moves != checked.moves) {  // other sources, since some have what can't be mapped
     ShardCheck check;
@@ -109,30 +157,15 @@ Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, co
   // Before anybody counts on another's memory, all have mapped what they are to have.
   std::vector<ParcelPtr> mapped;
   bool can = true;
-  for (const ShardMove& move : plan.moves) {
-    if (!can || !std::binary_search(move.receivers.begin(), move.receivers.end(), rank)) continue;
-    if (find(mapped, move.range, elements[move.range.key]).parcel != nullptr) continue;
-    const PlacedParcel* const parcel = find_placed(placed[static_cast<size_t>(move.source)], move.range);
-    if (parcel == nullptr) return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
-    mapped.push_back(map_parcel(*parcel));
-    can = mapped.back() != nullptr;
-  }
+  if (status = map_sources(plan.moves, placed, elements, rank, &mapped, &can); !status.ok()) return status;
   const uint8_t word = can ? 1 : 0;
   status = gather(engine, deadline, "hvd.shards.mapped", &word, sizeof(word), &all);
   if (!status.ok()) return status;
-  if (all.size() != has.size()) return unreadable("where their shards are");
+  if (all.size() != placed.size()) return unreadable("where their shards are");
   if (std::find(all.begin(), all.end(), 0) != all.end()) return {};
   *ret_done = true;
 
-  for (const ShardMove& move : plan.moves) {
-    for (const int32_t receiver : move.receivers) {
-      const ShardRange& own = tables.own[static_cast<size_t>(receiver)][move.range.key];
-      const int64_t begin = std::max(move.range.begin, own.begin), end = std::min(move.range.end, own.end);
-      if (begin >= end || (move.source != rank && receiver != rank)) continue;
-      (receiver == rank ? result->received_bytes : result->sent_bytes) +=
-          static_cast<uint64_t>(end - begin) * elements[move.range.key];
-    }
-  }
+  count_moved(plan.moves, tables.own, elements, rank, result);
   // A rank whose ranges have not changed keeps its own parcel.
   const auto own = std::find(bag.begin(), bag.end(), sealed_.own);
   if (own != bag.end() && holds(**own, segments(tables.own[me], -1))) {
@@ -141,13 +174,7 @@ Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, co
   }
   for (const std::vector<ParcelPtr>* parcels : {&bag, &mapped}) {
     for (const ParcelPtr& parcel : *parcels) {
-      if (parcel == next.own) continue;
-      const bool wanted =
-          std::any_of(parcel->segments.begin(), parcel->segments.end(), [&](const Segment& segment) {
-            return std::any_of(wants[me].begin(), wants[me].end(),
-                               [&](const ShardRange& range) { return overlap(range, segment.range); });
-          });
-      if (wanted) next.held.push_back(parcel);
+      if (parcel != next.own && has_some(*parcel, wants[me])) next.held.push_back(parcel);
     }
   }
   next.taken = true;
@@ -161,9 +188,8 @@ Status Shards::take_over(const ShardTables& tables, const ShardPlan& checked, co
   std::vector<PieceCopy> pieces;
   for (const ShardRange& range : tables.own[me]) {
     if (next.own != nullptr && !shards_[range.key].stale) continue;
-    if (!append_range(sources, range, elements[range.key], shards_[range.key].written(), &pieces)) {
-      return {HVD_INTERNAL, "state: a plan of shards does not fit what is there"};
-    }
+    if (!append_range(sources, range, elements[range.key], shards_[range.key].written(), &pieces))
+      return does_not_fit();
   }
   copy_pieces(pieces, true);
   next.whole = true;

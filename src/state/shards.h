@@ -36,6 +36,7 @@
 
 namespace hvd::state {
 
+class Flight;
 struct ShardReads;
 struct ShardCheck;
 
@@ -252,6 +253,9 @@ class Shards {
 
   Status place_all(const Generation& generation, uint64_t revision, const Status& local);
   Status distribute(const Generation& generation, Time deadline);
+  void carry(int32_t owner, const Parcel& parcel, const std::vector<int32_t>& holders, int32_t rank,
+             Flight* flight, std::vector<Read>* reads) const;
+  Status seal_placed(const Generation& generation, Time deadline);
   void map_parcels(const ShardLayout& layout, int32_t rank);
   std::vector<ParcelPtr> room_for_copies(const ShardLayout& layout, int32_t rank);
   uint64_t longest(const ShardLayout& layout) const;
@@ -283,6 +287,10 @@ class Shards {
                    Time deadline, SyncResult* result, bool* ret_done);
   bool may_take_over(const Generation& generation) const;
   void adopt_taken();
+  // shard_leave.cc
+  struct Handover;
+  Status plan_taking(const Generation& generation, Time deadline, Handover* handover);
+  Status take_held(const Generation& generation, Time deadline, const Handover& handover, int32_t* altered);
   Status hand_over_parity(const Generation& generation, const std::vector<bool>& leaves, Time deadline);
   /// A parcel of these ranges. Throws std::bad_alloc. NULL: of none.
   ParcelPtr room_for(const std::vector<ShardRange>& ranges);
@@ -315,6 +323,10 @@ class Shards {
   bool sends_parity(const ShardLayout& layout) const;
   /// Collective: where each rank's own parcel of `next` is, and who reads whose.
   Status tell_places(const Set& next, int32_t rank, collective::Engine& engine, Time deadline);
+  /// Collective: which blocks of parity each rank says that it has; this one says `mine`.
+  Status gather_parity(const std::vector<ParityBlock>& mine, int32_t rank, int32_t size,
+                       collective::Engine& engine, Time deadline,
+                       std::vector<std::vector<ParityBlock>>* ret_blocks) const;
   /// Collective: makes again what is lost, as far as parity can. *tables, *bag: gain that; *lost: what is
   /// left. *ret_dropped as of check_uses.
   Status repair(int32_t rank, int32_t size, collective::Engine& engine, Time deadline, SyncResult* result,
