@@ -126,24 +126,8 @@ Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vec
   return {};
 }
 
-Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<Member>& members,
-                              Duration timeout) {
-  if (inherited()) return not_here();
-  end(take_current(), BoxState::kGaveUp);
-  std::unique_ptr<OwnBox> own;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!std::exchange(announced_, false)) {
-      return error(HVD_INVALID,
-                   fmt::format("connect to generation {}: offers was not called for it", number));
-    }
-    own = std::move(next_);
-    if (gate_.given_up(number)) return given_up(number);
-  }
-  if (members.empty() || rank < 0 || static_cast<size_t>(rank) >= members.size()) {
-    return error(HVD_INVALID, fmt::format("rank {} of {}", rank, members.size()));
-  }
-  std::vector<Address> addresses(members.size());
+/// What each rank says of its shared memory.
+Status LocalInstance::read_addresses(const std::vector<Member>& members, std::span<Address> addresses) const {
   for (size_t i = 0; i < members.size(); ++i) {
     const Offer* const offer = find_offer(members[i], kRow);
     Status status = offer != nullptr ? decode(offer->address, &addresses[i])
@@ -164,6 +148,28 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<M
       return status.at_rank(static_cast<int32_t>(i));
     }
   }
+  return {};
+}
+
+Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<Member>& members,
+                              Duration timeout) {
+  if (inherited()) return not_here();
+  end(take_current(), BoxState::kGaveUp);
+  std::unique_ptr<OwnBox> own;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(announced_, false)) {
+      return error(HVD_INVALID,
+                   fmt::format("connect to generation {}: offers was not called for it", number));
+    }
+    own = std::move(next_);
+    if (gate_.given_up(number)) return given_up(number);
+  }
+  if (members.empty() || rank < 0 || static_cast<size_t>(rank) >= members.size()) {
+    return error(HVD_INVALID, fmt::format("rank {} of {}", rank, members.size()));
+  }
+  std::vector<Address> addresses(members.size());
+  if (Status status = read_addresses(members, addresses); !status.ok()) return status;
   const auto& place = addresses[static_cast<size_t>(rank)].place;
   if (place.has_value() != (own != nullptr) || (own != nullptr && place->token != own->token())) {
     return error(HVD_INVALID, fmt::format("the address of rank {} is not the one that this rank gave", rank));

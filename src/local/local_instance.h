@@ -79,6 +79,7 @@ class LocalInstance final : public backend::Instance {
   }
 
   void stop_sharing(hvd_log_level level, const std::string& why);
+  [[gnu::cold]] Status read_addresses(const std::vector<Member>& members, std::span<Address> addresses) const;
   Status map_peers(const Hosts& hosts, int32_t rank, const std::vector<Address>& addresses,
                    const std::vector<Member>& members, const std::shared_ptr<Box>& own,
                    std::shared_ptr<Boxes>* ret_boxes);
