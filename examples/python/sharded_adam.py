@@ -2,9 +2,9 @@
 
     hvdrun -np 4 --min-np 2 -H localhost:4 --set restart=false python3 sharded_adam.py 400 150
 
-trains Fashion-MNIST for 400 steps, and rank 1 kills itself before the 150th. What is printed at the end is
-the same with and without that, accuracy and weights bit for bit: a batch is eight micro-batches, whose
-gradients are summed in their order whoever computed them.
+trains Fashion-MNIST for 400 steps, and rank 1 kills itself before it commits the 150th, which the others then
+take again. What is printed at the end is the same with and without that, accuracy and weights bit for bit: a
+batch is eight micro-batches, whose gradients are summed in their order whoever computed them.
 """
 
 import gzip
@@ -40,7 +40,8 @@ class ShardedAdam:
         v.mul_(self.betas[1]).addcmul_(g, g, value=1 - self.betas[1])
         mine -= self.lr * (m / (1 - self.betas[0] ** t)) / ((v / (1 - self.betas[1] ** t)).sqrt() + self.eps)
         whole = torch.as_tensor(hvd.allgather(mine.numpy(), name="parameters"))
-        torch.nn.utils.vector_to_parameters(whole, self.parameters)
+        for p, new in zip(self.parameters, whole.split([p.numel() for p in self.parameters])):
+            p.copy_(new.view_as(p))  # in place: the state commits and restores this memory
 
 
 def read_images(part):
@@ -55,7 +56,7 @@ def read_images(part):
 
 def main():
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 400
-    dies_before = int(sys.argv[2]) if len(sys.argv) > 2 else -1
+    dies_at = int(sys.argv[2]) if len(sys.argv) > 2 else -1
     torch.set_num_threads(1)
     torch.manual_seed(1)
     images, labels = read_images("train")
@@ -63,7 +64,7 @@ def main():
     layers = torch.nn.Linear(images.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
     model = torch.nn.Sequential(*layers)
     parameters = list(model.parameters())
-    state = elastic.ArrayState(weights=[p.data for p in parameters], step=0)
+    state = elastic.ArrayState(weights=parameters, step=0)
     adam = ShardedAdam(state, parameters)
 
     def gradient_of(number):  # of samples at random, the same whoever asks
@@ -77,8 +78,6 @@ def main():
     def train(state):
         loss = 0.0
         while state.step < steps:
-            if state.step == dies_before and hvd.generation() == 1 and hvd.rank() == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
             first, count = elastic.shard_range(MICRO_BATCHES, hvd.rank(), hvd.size())
             rows = [gradient_of(first + i) for i in range(count)]
             mine = torch.stack(rows) if rows else torch.zeros(0, sum(p.numel() for p in parameters) + 1)
@@ -90,6 +89,8 @@ def main():
             loss = float(total[-1])
             adam.step(total[:-1], state.step + 1)
             state.step += 1
+            if state.step == dies_at and hvd.generation() == 1 and hvd.rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
             state.commit()
         return loss
 
