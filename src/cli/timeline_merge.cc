@@ -39,9 +39,14 @@ bool take(std::string_view* text, std::string_view part) {
   return true;
 }
 
-bool take_number(std::string_view* text, int64_t* number) {
+/// A thousand times as many, and the sum of a few of those, are numbers, too.
+constexpr int64_t kMostNumber = std::numeric_limits<int64_t>::max() / 8192;
+constexpr int64_t kMostOffset = std::numeric_limits<int64_t>::max() / 2;  // of a clock, from 0
+
+bool take_number(std::string_view* text, int64_t* number, int64_t least = -kMostNumber,
+                 int64_t most = kMostNumber) {
   const auto [stop, error] = std::from_chars(text->data(), text->data() + text->size(), *number);
-  if (error != std::errc()) return false;
+  if (error != std::errc() || *number < least || *number > most) return false;
   text->remove_prefix(static_cast<size_t>(stop - text->data()));
   return true;
 }
@@ -75,8 +80,7 @@ std::optional<Event> parse(std::string_view line) {
   int64_t nano = 0;
   if (!take(&text, R"(,"pid":)") || !take_number(&text, &event.pid) || !take(&text, R"(,"tid":)") ||
       !take_number(&text, &event.tid) || !take(&text, R"(,"ts":)") || !take_number(&text, &micro) ||
-      !take(&text, ".") || !take_number(&text, &nano) || micro < 0 || nano < 0 || nano > 999 ||
-      micro > std::numeric_limits<int64_t>::max() / 2000) {
+      !take(&text, ".") || !take_number(&text, &nano) || micro < 0 || nano < 0 || nano > 999) {
     return std::nullopt;
   }
   if (!whole(line)) return std::nullopt;
@@ -126,7 +130,7 @@ void survey(size_t index, const std::string& file, Lanes* lanes) {
   for_each_event(file, [&](const Event& event) {
     std::string_view rest = event.rest;
     int64_t number = 0;
-    if (take(&rest, kClock) && take_number(&rest, &number)) {
+    if (take(&rest, kClock) && take_number(&rest, &number, 0, kMostOffset)) {
       Lane& lane = (*lanes)[{index, event.pid}];
       lane.identity = rest;
       lane.offset = number;
@@ -248,7 +252,7 @@ Merged merge_timelines(const std::string& out, const std::vector<std::string>& i
       std::string_view rest = event.rest;
       if (rest.starts_with(kSortIndex)) return;
       int64_t number = 0;
-      if (take(&rest, kClock) && take_number(&rest, &number)) {
+      if (take(&rest, kClock) && take_number(&rest, &number, 0, kMostOffset)) {
         // So that the merged file can be merged again.
         output.event(event.head, lane.pid, row, ts,
                      std::string(kClock) + std::to_string(base) + std::string(rest));

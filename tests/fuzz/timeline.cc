@@ -56,11 +56,19 @@ std::vector<Bytes> seeds() {
   const std::string event = R"({"ph":"i","pid":1,"tid":1025,"ts":12.250,"name":"x \"y\" \u00e9 \\"})";
   const std::string span =
       R"({"ph":"X","pid":1,"tid":1025,"ts":12.250,"dur":3.5,"name":"z","args":{"a":[1,{"b":2}]}})";
+  // Numbers that are too large for what is computed from them.
+  const auto numbered = [](const std::string& pid, const std::string& offset) {
+    const std::string head = R"("pid":)" + pid + R"(,"tid":1024,"ts":9.000,"name":)";
+    return R"({"ph":"M",)" + head + R"("hvd_clock","args":{"wall_offset_ns":)" + offset + R"(}})" + ",\n" +
+           R"({"ph":"i",)" + head + R"("x"})" + "\n";
+  };
   const std::string whole = "[\n" + clock + ",\n" + place + ",\n" + event + ",\n" + span + "\n]\n";
   return {bytes_of(whole),
           bytes_of(whole + "\f" + whole),
           bytes_of("[\n" + clock + ",\n" + event.substr(0, 30)),
           bytes_of("{\"traceEvents\":" + whole + "}"),
+          bytes_of(numbered("188888888888888888", "5")),
+          bytes_of(numbered("1", "9223372036854775807")),
           bytes_of("[]"),
           bytes_of(clock)};
 }
