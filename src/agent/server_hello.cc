@@ -34,13 +34,11 @@ std::optional<std::pair<wire::Refusal, std::string>> Server::objection(const wir
   const wire::AgentHelloT& said = *message.body.AsAgentHello();
   const std::string host = printable(said.host, kLongestName);
   if (said.protocol != wire::kProtocol || said.abi != HVD_ABI_VERSION) {
-    return {
-        {wire::Refusal::Protocol,
-         fmt::format(
-             "the agent of host {} is libhvd {} (ABI {}, protocol {}), this driver is libhvd {} (ABI {}, protocol {}): "
-             "install the same version on both",
-             host, printable(said.library, 40), said.abi, said.protocol, HVD_VERSION_STRING, HVD_ABI_VERSION,
-             wire::kProtocol)}};
+    return {{wire::Refusal::Protocol,
+             fmt::format("the agent of host {} is libhvd {} (ABI {}, protocol {}), "
+                         "this driver is libhvd {} (ABI {}, protocol {}): install the same version on both",
+                         host, printable(said.library, 40), said.abi, said.protocol, HVD_VERSION_STRING,
+                         HVD_ABI_VERSION, wire::kProtocol)}};
   }
   if (const std::string& identity = channel.identity(); identity != wire::agent_identity(said.host)) {
     return {{wire::Refusal::Unknown,

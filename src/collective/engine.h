@@ -241,7 +241,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void abort_backend();
 
   // execution.cc
-  /// What an outcome says of this rank's own operations. Under the lock, which it gives up.
+  /// Does what an outcome says of this rank's own operations. Under the lock, which it gives up.
   void execute(const Work& work, Lock& lock) noexcept;
   const char* misfit(const std::vector<OperationPtr>& ops, const Outcome& outcome) const;
   /// Counted in in_backend_ already.

@@ -21,9 +21,9 @@ class Feeding {
   /// Options interface and local count.
   Feeding(const Options& options, LoggerPtr logger);
 
-  /// What others are fed with from now on; none: nothing.
+  /// Others are fed with this from now on; none: with nothing.
   void feed_from(std::shared_ptr<state::FeedSource> source);
-  /// What this worker was fed before it had its place. Once.
+  /// Gives out what this worker was fed before it had its place. Once.
   state::FeedCache take_fed();
 
   /// The driver wants others to be fed by a member of `generation`: answered with report_feed_offer.

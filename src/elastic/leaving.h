@@ -30,7 +30,7 @@ class Leaving {
   /// It has gone so, or as an operator wished.
   bool has_left() const;
 
-  /// What is wanted is told to this session from now on, and what was wanted before at once.
+  /// This session is told of each wish from now on, and of an earlier one at once.
   void tell(session::Session& session);
   /// Why it wants to go; "" if it does not.
   std::string wish() const;

@@ -126,7 +126,7 @@ Status LocalInstance::map_peers(const Hosts& hosts, int32_t rank, const std::vec
   return {};
 }
 
-/// What each rank says of its shared memory.
+/// Each rank's word about its shared memory.
 Status LocalInstance::read_addresses(const std::vector<Member>& members, std::span<Address> addresses) const {
   for (size_t i = 0; i < members.size(); ++i) {
     const Offer* const offer = find_offer(members[i], kRow);

@@ -265,7 +265,7 @@ Status Shards::read_parcels(const std::vector<Read>& reads) {
   return status.at_rank(failed);
 }
 
-/// What this rank has to do for a parcel to get to its holders, who read it or are sent it.
+/// Does this rank's part for a parcel to get to its holders, who read it or are sent it.
 void Shards::carry(int32_t owner, const Parcel& parcel, const std::vector<int32_t>& holders, int32_t rank,
                    Flight* flight, std::vector<Read>* reads) const {
   // Keys with the same number of copies lie beside each other and travel together.

@@ -159,7 +159,7 @@ Status Shards::plan_taking(const Generation& generation, Time deadline, Handover
   }
 }
 
-/// What this rank gets it keeps, if it is what its source has; *altered: the source, if not.
+/// Keeps what this rank gets, if it is what its source has; *altered: the source, if not.
 Status Shards::take_held(const Generation& generation, Time deadline, const Handover& handover,
                          int32_t* altered) {
   std::vector<ParcelPtr> to;

@@ -1,4 +1,4 @@
-// What the ranks of a sync tell each other: what they have, and its digests.
+// The ranks of a sync tell each other what they have, and its digests.
 #include "state/sync.h"
 
 #include <fmt/format.h>

@@ -219,7 +219,8 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: bool | No
                              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                              process_set: Any = None) -> Handle:
     return plain.context()._grouped_allreduce(
-        False, tensors, name, _operation(average, op), tensors, prescale_factor, postscale_factor, process_set)
+        False, tensors, name, _operation(average, op), tensors, prescale_factor, postscale_factor,
+        process_set)
 
 
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: bool | None = None, name: str | None = None,
