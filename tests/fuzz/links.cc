@@ -4,7 +4,9 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <future>
 
 #include "fuzz.h"
@@ -33,11 +35,13 @@ void hear(const Fd& fd) {
   char buffer[4096];
   for (int turns = 0; turns < 50; ++turns) {
     pollfd poller{fd.get(), POLLIN, 0};
-    if (poll(&poller, 1, 1000) <= 0 || recv(fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT) <= 0) return;
+    if (TEMP_FAILURE_RETRY(poll(&poller, 1, 1000)) <= 0) return;
+    if (TEMP_FAILURE_RETRY(recv(fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT)) <= 0) return;
   }
 }
 
-/// Greets as rank 1 and leaves the connection as its link. False: refused.
+/// Greets as rank 1 and leaves the connection as its link. False: refused. libFuzzer's alarm must not end it:
+/// what has greeted may not greet again.
 bool greet(const Fd& fd, const LinkGroup& group) {
   Handshake handshake(group, 0, 0, {});
   Bytes out = handshake.hello();
@@ -45,8 +49,8 @@ bool greet(const Fd& fd, const LinkGroup& group) {
   while (!handshake.done()) {
     Bytes in(handshake.wants());
     pollfd poller{fd.get(), POLLIN, 0};
-    if (poll(&poller, 1, 10000) <= 0) return false;
-    const ssize_t got = recv(fd.get(), in.data(), in.size(), 0);
+    if (TEMP_FAILURE_RETRY(poll(&poller, 1, 10000)) <= 0) return false;
+    const ssize_t got = TEMP_FAILURE_RETRY(recv(fd.get(), in.data(), in.size(), 0));
     out.clear();
     if (got <= 0 || !handshake.take(in.data(), static_cast<size_t>(got), &out)) return false;
     say(fd, out.data(), out.size());
