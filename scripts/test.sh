@@ -4,7 +4,7 @@
 #   quick   pure tests and tests in one process: a minute after the build
 #   (none)  these, and jobs of real processes on one backend: under 5 minutes on two cores
 #   full    all backends and MPIs, large tensors, churn, packages, bindings; then the format, 3 minutes of
-#           chaos, 10 seconds of each fuzzer and most of the quick lane under sanitizers. What CI runs.
+#           chaos, a minute of each fuzzer and most of the quick lane under sanitizers. What CI runs.
 #   extended  full, then clang-tidy, sanitizers at length, fuzzers for longer, the crates that build the
 #             library, on bare Debian systems the wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
@@ -52,7 +52,7 @@ ctest --preset release -j "${HVD_TEST_JOBS:-$jobs}" "${filter[@]}" "$@"
 
 scripts/lint.sh --format
 scripts/chaos.sh --minutes 3 --seed "${HVD_TEST_SEED:-1}"
-scripts/fuzz.sh --seconds 10 --seed "${HVD_TEST_SEED:-1}"
+scripts/fuzz.sh --seconds 60 --seed "${HVD_TEST_SEED:-1}"
 scripts/sanitize.sh --quick
 [ -n "$extended" ] || exit 0
 scripts/lint.sh
