@@ -173,25 +173,35 @@ bool LifeWatch::watch(uint64_t key, int64_t process, int descriptor, const Diges
   if (page == nullptr) return false;
   const std::lock_guard lock(mutex_);
   if (group_of_.contains(key)) return false;
-  Group* free = nullptr;
+  try {
+    Group& group = group_with_room();
+    const auto entry = group_of_.emplace(key, &group).first;
+    try {
+      const std::lock_guard own(group.mutex);
+      group.watched.emplace(key, Watched{std::move(page), std::move(died)});
+    } catch (...) {
+      group_of_.erase(entry);
+      throw;
+    }
+    change(group);
+    return true;
+  } catch (const std::exception&) { return false; }  // no thread or no memory: the sockets tell
+}
+
+// Under mutex_. A group is kept once its thread runs.
+LifeWatch::Group& LifeWatch::group_with_room() {
   for (const auto& group : groups_) {
     const std::lock_guard own(group->mutex);
-    if (group->watched.size() < kMostAtOnce) free = group.get();
+    if (group->watched.size() < kMostAtOnce) return *group;
   }
-  const bool fresh = free == nullptr;
-  if (fresh) free = groups_.emplace_back(std::make_unique<Group>()).get();
+  groups_.reserve(groups_.size() + 1);
+  auto fresh = std::make_unique<Group>();
   {
-    const std::lock_guard own(free->mutex);
-    free->watched.emplace(key, Watched{std::move(page), std::move(died)});
-  }
-  group_of_[key] = free;
-  if (fresh) {
     const SignalsBlocked blocked;
-    free->thread = std::thread([free] { run(*free); });
-  } else {
-    change(*free);
+    fresh->thread = std::thread([group = fresh.get()] { run(*group); });
   }
-  return true;
+  groups_.push_back(std::move(fresh));
+  return *groups_.back();
 }
 
 void LifeWatch::forget(uint64_t key) {

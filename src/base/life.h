@@ -87,7 +87,8 @@ class LifeWatch {
   ~LifeWatch();  // nobody is told any more
 
   /// Whether it can be watched: `died` is called at most once, from a thread of this, with a lock held: it
-  /// must not call back. process, descriptor and token are what its owner says; nothing of it is believed.
+  /// must not call back. Not where there is no memory or no thread for it. process, descriptor and token are
+  /// what its owner says; nothing of it is believed.
   /// `key` is the caller's, and none that is watched already.
   bool watch(uint64_t key, int64_t process, int descriptor, const Digest& token, std::function<void()> died);
   /// After it `died` is not called.
@@ -105,6 +106,7 @@ class LifeWatch {
     bool ending = false;
     std::thread thread;
   };
+  Group& group_with_room();
   static void run(Group& group);
   static void change(Group& group);
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -175,6 +176,23 @@ TEST(Life, AWordThatThereIsNoMemoryForEndsNeitherTheProcessNorTheWatch) {
   kill(child.pid, SIGKILL);
   ASSERT_EQ(told.get_future().wait_for(kSoon), std::future_status::ready);
   pass(watch, last);
+}
+
+TEST(Life, WithoutAThreadNothingIsWatchedUntilThereIsOne) {
+  const Child child;
+  LifeWatch watch;
+  Told vain, told;
+  pthread_attr_t before, huge;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 50), 0);  // more than can be mapped
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  EXPECT_FALSE(vain.watch(watch, 1, child));
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  ASSERT_TRUE(told.watch(watch, 1, child));
+  kill(child.pid, SIGKILL);
+  EXPECT_TRUE(told.soon());
+  EXPECT_FALSE(vain.already());
 }
 
 TEST(Life, NothingThatIsSaidOfItIsBelieved) {
