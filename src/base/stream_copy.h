@@ -20,8 +20,8 @@ inline constexpr size_t kPage = 4096;
 // A core's prefetch follows each page by itself and ends with it. With four pages under way more lines are,
 // and one core copies from memory up to a third faster.
 inline constexpr size_t kPages = 4;
-// Each page begins a quarter further on. Lines at the same place in several pages share a set of the first
-// cache, and stores past the caches wait for each other there: AMD's Zen 3 took three times as long.
+// Each page begins a quarter further on than the one before. Lines at the same place of several pages share a
+// set of a core's first cache. AMD's Zen 3 took three times as long for stores past the caches to such lines.
 inline constexpr size_t kSkew = kPage / kPages;
 
 /// One line. past: by stores that take no line into a cache first (MOVNTDQ); `to` is aligned to 16 then.

@@ -1,4 +1,4 @@
-// Shared by commit_bench and restore_bench: memory, plain copies beside which the library's stand, and rows.
+// Shared by the benchmarks of commits, restores and copies: memory, plain copies to compare with, and rows.
 #pragma once
 
 #include <sys/mman.h>

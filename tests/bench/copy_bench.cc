@@ -1,0 +1,60 @@
+// What the copies of large data cost against memcpy, in turns: one thread, memory that processes share, blocks
+// as the collectives copy them. Prints a row of a table and a JSON object for each.
+// Arguments: [rounds, 21 by default] [MiB, 64].
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/stream_copy.h"
+#include "copies.h"
+
+using namespace hvd::bench;
+
+namespace {
+
+constexpr size_t kBlock = size_t{256} << 10;
+using Copy = void (*)(void*, const void*, size_t);
+
+void plain(void* to, const void* from, size_t size) { std::memcpy(to, from, size); }
+
+uint8_t* shared(size_t bytes) {
+  void* const all = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) std::exit(1);
+  return static_cast<uint8_t*>(all);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = std::max(argc > 1 ? std::atoi(argv[1]) : 21, 1);
+  const size_t bytes = static_cast<size_t>(std::max(argc > 2 ? std::atoi(argv[2]) : 64, 1)) << 20;
+  uint8_t* const source = shared(bytes);
+  uint8_t* const target = shared(bytes);
+  std::memset(source, 1, bytes);
+  std::memset(target, 2, bytes);
+  const auto seconds_by = [&](Copy copy) {
+    return seconds_of([&] {
+      for (size_t at = 0; at < bytes; at += kBlock)
+        copy(target + at, source + at, std::min(kBlock, bytes - at));
+    });
+  };
+  constexpr size_t kKinds = 3;
+  constexpr Copy kCopies[kKinds] = {plain, hvd::stream_copy, hvd::fetch_copy};
+  std::vector<double> took[kKinds];
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t turn = 0; turn < kKinds; ++turn) {
+      const size_t kind = (static_cast<size_t>(round) + turn) % kKinds;
+      took[kind].push_back(seconds_by(kCopies[kind]));
+    }
+  }
+  if (std::memcmp(target, source, bytes) != 0) return 1;
+  Series past{"copy_past_the_caches"}, fetched{"copy_of_several_pages"};
+  for (size_t round = 0; round < took[0].size(); ++round) {
+    past.ratios.push_back(took[1][round] / took[0][round]);
+    fetched.ratios.push_back(took[2][round] / took[0][round]);
+  }
+  std::printf("%zu MiB by one thread: memcpy %.1f ms, past the caches %.1f, several pages %.1f (medians)\n",
+              bytes >> 20, median(took[0]) * 1e3, median(took[1]) * 1e3, median(took[2]) * 1e3);
+  for (const Series* series : {&past, &fetched}) print(*series, bytes);
+  return 0;
+}
