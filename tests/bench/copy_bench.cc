@@ -1,5 +1,5 @@
-// What the copies of large data cost against memcpy, in turns: one thread, memory that processes share, blocks
-// as the collectives copy them. Prints a row of a table and a JSON object for each.
+// The library's copies of large data against memcpy, in turns: by one thread, in memory that processes share,
+// in blocks as the collectives copy them. Prints a row of a table and a JSON object for each.
 // Arguments: [rounds, 21 by default] [MiB, 64].
 #include <algorithm>
 #include <cstdlib>
