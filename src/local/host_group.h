@@ -68,6 +68,8 @@ class HostGroup {
   void put(size_t segment, uint64_t stamp, std::span<const int32_t> readers) {
     held_[segment].stamp = stamp;
     held_[segment].readers.assign(readers.begin(), readers.end());
+    // A reader may leave as soon as it has read, and its box with what it took.
+    for (const int32_t reader : readers) boxes_->reach(reader);
     own_->holds.value[segment].store(stamp, std::memory_order_seq_cst);  // before the bells are looked at
     for (int32_t reader : readers) wake(reader);
   }
