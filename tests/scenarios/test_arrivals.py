@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from harness import BIN, PATIENCE, WORKER_ENVIRONMENT, main
+from harness import BIN, PATIENCE, WORKER_ENVIRONMENT, main, stop
 
 SECRET = "a secret of more than 32 characters, for tests"
 
@@ -143,7 +143,7 @@ class Arrivals(unittest.TestCase):
         self.assertNotEqual(second.finish(), 0)
         second.wait("slot 0 of host x has worker [12], which lives")
         other.wait('"ev":"train"')
-        os.kill(first.process.pid, signal.SIGSTOP)
+        stop(first.process.pid)
         third = self.worker(*steps, **place)
         driver.wait("gave no sign of life")
         third.wait('"ev":"train".*"size":2')

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import AGENTS, HVDRUN, Job as AnyJob, ScenarioTest, containing, main, wait_for_exit
+from harness import AGENTS, HVDRUN, Job as AnyJob, ScenarioTest, containing, main, stop, wait_for_exit
 
 QUIET = {"restart": "false"}
 
@@ -55,7 +55,7 @@ class DriverDeath(ScenarioTest):
         job = Job(self, "a:2", ["steps=30", "commit=1", "gate=10", "gate=20"], np=2, min_np=1, max_np=2,
                   options=QUIET)
         job.wait("gate", step=10)
-        job.process.send_signal(signal.SIGSTOP)  # SIGTSTP does nothing to a process without a shell
+        stop(job.process.pid)  # SIGTSTP does nothing to a process without a shell
         job.open("step.10")
         job.wait("gate", step=20)
         _, mark = job.kill_driver()  # nobody is there who would start another
@@ -220,7 +220,7 @@ class DriverDeath(ScenarioTest):
         job = Job(self, "a:3", ["steps=20", "commit=1", "gate=10"], np=3, min_np=1, max_np=3, options=QUIET)
         job.wait("gate", step=10)
         driver, mark = job.driver(), job.mark()
-        os.kill(driver, signal.SIGSTOP)
+        stop(driver)
         files = [os.path.join(self.journal, name) for name in os.listdir(self.journal)]
         self.assertEqual(len(files), 1)
         harm(files[0])

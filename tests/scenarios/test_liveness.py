@@ -3,7 +3,7 @@
 import os
 import signal
 
-from harness import PATIENCE, Job, ScenarioTest, containing, main, wait_for_exit
+from harness import PATIENCE, Job, ScenarioTest, containing, main, stop, wait_for_exit
 
 NO_RESTART = {"restart": "false"}
 
@@ -14,7 +14,7 @@ class Liveness(ScenarioTest):
                   max_np=3, options={"heartbeat_timeout": 1.5, "stop_grace": 30})
         job.wait("gate", step=10)
         stopped = job.wait("train", gen=1, rank=1)
-        job.send_signal(stopped, signal.SIGSTOP)
+        stop(stopped["pid"])
         job.open("step.10")
         lost = job.wait("event_peer_lost", pid=lambda pid: pid != stopped["pid"])
         self.assertIn(lost["rank"], (1, -1))
@@ -98,7 +98,7 @@ class Liveness(ScenarioTest):
                   sink=True, options={"heartbeat_timeout": 1, "restart": "false"})
         job.wait("gate", step=10)
         driver = job.driver()
-        os.kill(driver, signal.SIGSTOP)
+        stop(driver)
         try:
             job.wait("log", msg=containing("has been silent for"), count=3)
             job.open("step.10")
@@ -117,7 +117,7 @@ class Liveness(ScenarioTest):
                   options={"driver_timeout": 0.5, "heartbeat_timeout": 0.5, "heartbeat_interval": 0.1})
         job.wait("gate", step=7)
         driver = job.driver()
-        os.kill(driver, signal.SIGSTOP)
+        stop(driver)
         try:
             job.wait("event_driver_lost", msg=containing("is lost: silent for"), count=2)
             job.open("step.7")

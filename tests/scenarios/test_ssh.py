@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
+from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main, stop
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402
@@ -202,7 +202,7 @@ class Ssh(ScenarioTest):
                        options={"heartbeat_timeout": 2 * PATIENCE})
         job.wait("gate", step=10)
         agent = self.agent_of("two")
-        os.kill(agent, signal.SIGSTOP)
+        stop(agent)
         job.wait("hvdrun", text=containing("host two's agent is over"))
         job.open("step.10")  # its worker does not need it
         os.kill(agent, signal.SIGCONT)

@@ -8,7 +8,7 @@ import socket
 import tempfile
 
 from by_hand import HVDRUN, ByHand
-from harness import PATIENCE, Job, containing, main, wait_for_exit
+from harness import PATIENCE, Job, containing, main, stop, wait_for_exit
 
 
 class Succession(ByHand):
@@ -63,7 +63,7 @@ class Succession(ByHand):
         first, second = self.agent(job, "a", 2), self.agent(job, "b")
         job.wait("gate", step=10)
         worker = job.wait("train", host="b")
-        os.kill(job.driver(), signal.SIGSTOP)
+        stop(job.driver())
         second.kill()
         self.assertTrue(wait_for_exit(worker["pid"], 30 * PATIENCE))  # it goes with its agent
         job.kill_driver()
@@ -78,7 +78,7 @@ class Succession(ByHand):
         first, second = self.agent(job, "a", 2), self.agent(job, "b")
         job.wait("gate", step=10)
         worker, mark = job.wait("train", host="b"), job.mark()
-        os.kill(job.driver(), signal.SIGSTOP)  # else a new one may meet the host before it is lost
+        stop(job.driver())  # else a new one may meet the host before it is lost
         second.kill()
         job.kill_if_alive(worker)
         job.kill_driver()
@@ -95,7 +95,7 @@ class Succession(ByHand):
         agent = self.agent(job, "a", flags=["--set", "agent_spool=" + place])
         job.wait("raw", text="[a:0] begin")
         driver = job.driver()
-        os.kill(driver, signal.SIGSTOP)
+        stop(driver)
         self.write(place + "/go")
         with open(place + "/printed") as printed:
             self.assertEqual(printed.read(), "done\n")
@@ -132,7 +132,7 @@ class Succession(ByHand):
         agents = self.agent(first, "a"), self.agent(first, "b")
         first.wait("step", step=20, count=2)
         driver = first.driver()
-        os.kill(driver, signal.SIGSTOP)
+        stop(driver)
         second.wait("hvdrun",
                     text=containing("the driver of term 1 is gone, or stands still: this one takes over"))
         second.wait("hvdrun", text=containing("taken over after .* generation 1 goes on with 2 workers"))
@@ -169,7 +169,7 @@ class Succession(ByHand):
         first.wait("step", step=20, count=3)
         if agents_are_late:
             for agent in agents:
-                agent.send_signal(signal.SIGSTOP)
+                stop(agent.pid)
         first.process.kill()
         first.process.wait()
         second = driver()
