@@ -39,6 +39,11 @@ install(FILES ${PROJECT_BINARY_DIR}/hvd.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/p
 install(EXPORT hvdTargets NAMESPACE hvd:: DESTINATION ${HVD_INSTALL_PACKAGE_DIR} COMPONENT devel)
 configure_package_config_file(cmake/hvdConfig.cmake.in ${PROJECT_BINARY_DIR}/hvdConfig.cmake
   INSTALL_DESTINATION ${HVD_INSTALL_PACKAGE_DIR} PATH_VARS HVD_INSTALL_MODULE_DIR)
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+# Before 1.0 a minor version may change the ABI.
+set(HVD_COMPATIBLE SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(HVD_COMPATIBLE SameMinorVersion)
+endif()
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake COMPATIBILITY ${HVD_COMPATIBLE})
 install(FILES ${PROJECT_BINARY_DIR}/hvdConfig.cmake ${PROJECT_BINARY_DIR}/hvdConfigVersion.cmake
         DESTINATION ${HVD_INSTALL_PACKAGE_DIR} COMPONENT devel)

@@ -105,6 +105,14 @@ int main() {
         run(CMAKE, "--build", build)
         self.assertEqual("rank 0 of 1: y = 2.00x + 1.00\n", run(build / "consumer"))
 
+    def test_find_package_finds_no_other_abi(self):
+        script = self.work / "find.cmake"
+        script.write_text("cmake_minimum_required(VERSION 3.18)\n"
+                          "find_package(hvd 0.1 CONFIG PATHS ${PREFIX} NO_DEFAULT_PATH)\n"
+                          "message(\"${hvd_FOUND} of ${hvd_CONSIDERED_VERSIONS}\")\n")
+        said = run(CMAKE, f"-DPREFIX={self.prefix}", "-P", script)
+        self.assertIn("0 of " + self.pkg_config("--modversion"), said)
+
     def test_dlopen(self):
         program = self.work / "by_dlopen"
         run(CC, "-std=gnu99", "-Wall", "-Wextra", "-Werror", f"-I{self.prefix / 'include'}",
