@@ -59,8 +59,8 @@ def wait_for_exit(pid, timeout):
 
 
 def stop(pid):
-    """Stops the process, and returns once it stands still: its other threads run on until the one that takes the
-    signal has had a processor."""
+    """Stops the process, and returns once it stands still: its other threads run on until the one that takes
+    the signal has had a processor."""
     os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + 20 * PATIENCE
     while not _stands_still(pid):
