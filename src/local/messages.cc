@@ -129,10 +129,12 @@ void Messages::fail(Peer& peer, const std::string& text, int32_t blamed) {
   tell("failure", [&] { handlers_.failure(generation_, blamed, text); });
 }
 
-// If it is not rung it finds the room by itself, a second later at most.
+// If it is not rung it finds the room by itself, a second later at most. It may have found it and left: that is
+// no loss.
 void Messages::ring_writer(const Peer& peer) noexcept {
   try {
-    if (Box* const box = boxes_->reach(peer.index)) ring(box->bells.message);
+    std::string reason;
+    if (boxes_->try_reach(peer.index, &reason) == Opening::kDone) wake(peer);
   } catch (const std::exception&) {}  // no memory to map its box
 }
 

@@ -143,6 +143,31 @@ TEST(BoxesOnDemand, ALossIsAFailureOfItsRank) {
   carrier.join();
 }
 
+TEST(BoxesOnDemand, ASenderThatWaitedForRoomAndHasLeftIsNoLoss) {
+  std::vector<std::shared_ptr<Box>> own(2);
+  own[0] = private_box();
+  int opened = 0;
+  const auto boxes =
+      std::make_shared<Boxes>(own, 0, [&](int32_t, std::shared_ptr<Box>*, std::string* reason) {
+        ++opened;
+        return *reason = "not there", Opening::kGone;
+      });
+  Inbox inbox;
+  const backend::HostHandlers handlers = inbox.handlers();
+  Messages messages(5, boxes, {10, 11}, handlers, std::make_shared<Logger>());
+  StreamWriter writer(own[0]->rings[1]);
+  const std::vector<uint8_t> large(kRingBytes, 7);
+  ASSERT_TRUE(writer.write(large));
+  ASSERT_TRUE(writer.keeps()) << "it does not wait for room";
+  messages.poll();
+  EXPECT_EQ(opened, 1) << "the sender is not rung";
+  ASSERT_TRUE(writer.flush() && !writer.keeps());
+  while (messages.poll()) {}
+  EXPECT_EQ(inbox.next_message().data, large);
+  EXPECT_TRUE(inbox.losses().empty());
+  messages.stop(BoxState::kLeft);
+}
+
 TEST_F(Crowd, OperationsAndMessagesMapFewBoxes) {
   Ranks ranks = make_ranks(kMany);
   connect_all(ranks, 1);
