@@ -185,56 +185,120 @@ Status Shards::plan_sync(const Ranges& wants, bool own_too, uint64_t revision, i
   return {};
 }
 
-Status Shards::sync(const Generation& generation, collective::Engine& engine, Time deadline,
-                    uint64_t revision, bool can_reload, const Status& local, SyncResult* result,
-                    bool* ret_lost) {
-  const int32_t rank = generation.rank, size = generation.size();
-  std::vector<ParcelPtr> bag = gather_usable(revision);
+Status Shards::exchange_tables(const Generation& generation, ShardHead mine, const Status& local,
+                               const std::vector<ParcelPtr>& bag, collective::Engine& engine, Time deadline,
+                               ShardTables* ret_tables) const {
+  mine.rank = static_cast<uint64_t>(generation.rank);
+  if (!local.ok()) mine.flags |= ShardHead::kFailed;
   std::vector<Digest> blocks;
   for (const Parity& parity : sealed_.parity) blocks.push_back(identity(parity.block));
-  ShardHead mine;
-  mine.rank = static_cast<uint64_t>(rank);
-  mine.flags = (local.ok() ? 0 : ShardHead::kFailed) | (can_reload ? ShardHead::kCanReload : 0);
-  mine.revision = revision;
   const std::vector<uint8_t> bytes = write_shard_table(mine, ranges(), ranges_in(bag), blocks);
   std::vector<uint8_t> all;
-  if (size == 1) {
+  if (generation.size() == 1) {
     all = bytes;
   } else if (Status status = gather(engine, deadline, "hvd.shards.tables", bytes.data(), bytes.size(), &all);
              !status.ok()) {
     return local.ok() ? status : local;
   }
   if (!local.ok()) return local;
-  ShardTables tables;
-  if (!read_shard_tables(all, static_cast<size_t>(size), shards_.size(), bytes, &tables))
+  if (!read_shard_tables(all, static_cast<size_t>(generation.size()), shards_.size(), bytes, ret_tables))
     return unreadable("their shards");
-  bool all_reload = true;
-  for (const ShardHead& head : tables.heads) {
-    all_reload = all_reload && (head.flags & ShardHead::kCanReload) != 0;
+  for (const ShardHead& head : ret_tables->heads) {
     if ((head.flags & ShardHead::kFailed) == 0) continue;
     Status status(HVD_PEER_LOST, fmt::format("state sync: rank {} has no ranges of its shards", head.rank));
     return status.at_rank(static_cast<int32_t>(head.rank));
   }
   for (uint32_t key = 0; key < shards_.size(); ++key) {
     std::vector<ShardRange> of_key;
-    for (const auto& own : tables.own) of_key.push_back(own[key]);
+    for (const auto& own : ret_tables->own) of_key.push_back(own[key]);
     if (const std::string what = misfit(shards_[key].elements, of_key); !what.empty()) {
       return {HVD_MISMATCH, fmt::format("state key '{}': {}; expected each of its {} elements on one rank",
                                         shards_[key].key, what, shards_[key].elements)};
     }
   }
   // Nobody's word makes room or writes beyond a key.
-  if (!within(tables.has, lengths())) return unreadable("their shards");
+  return within(ret_tables->has, lengths()) ? Status() : unreadable("their shards");
+}
+
+Status Shards::fill(const Generation& generation, const ShardTables& tables, ShardPlan plan,
+                    const std::vector<ParcelPtr>& bag, collective::Engine& engine, Time deadline,
+                    SyncResult* result, Set* next, bool* ret_own_is_new) {
+  const int32_t rank = generation.rank;
+  std::vector<ParcelPtr> fresh, mapped;
+  const auto provide = [&](std::vector<Segment> list, int32_t owner) {
+    for (const ParcelPtr& parcel : bag) {
+      if (!holds(*parcel, list)) continue;
+      parcel->owner = owner;
+      return parcel;
+    }
+    return fresh.emplace_back(parcel(std::move(list), owner, owner == rank && shares(generation)));
+  };
+  ShardReads reads;
+  try {
+    next->own = provide(segments(tables.own[static_cast<size_t>(rank)], -1), rank);
+    *ret_own_is_new = !fresh.empty();
+    if (Status status = agree_on_moves(plan.moves, tables.has, *next, bag, rank, engine, deadline, &reads);
+        !status.ok()) {
+      return status;
+    }
+    for (int32_t owner = 0; owner < generation.size(); ++owner) {
+      const std::vector<int32_t>& holders = next->layout->holders[static_cast<size_t>(owner)];
+      const auto place = std::find(holders.begin(), holders.end(), rank);
+      if (place == holders.end()) continue;
+      std::vector<Segment> list =
+          segments(tables.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin()));
+      if (!reads.mapped.empty() && reads.mapped[static_cast<size_t>(owner)].size() > 0) {
+        next->held.push_back(std::make_shared<Parcel>(
+            Parcel{owner, std::move(list), std::move(reads.mapped[static_cast<size_t>(owner)])}));
+        mapped.push_back(next->held.back());
+      } else {
+        next->held.push_back(provide(std::move(list), owner));
+      }
+    }
+  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: new ranges of shards"}; }
+  if (reads.has_maps()) plan = plan_shards(tables.has, wanted(*next->layout, reads.maps), element_bytes());
+  if (Status status =
+          move(plan.moves, tables.has, reads, bag, fresh, rank, next->own.get(), engine, deadline, result);
+      !status.ok()) {
+    return status;
+  }
+  return reads.has_maps() ? tell_filled(next, mapped, rank, engine, deadline) : Status();
+}
+
+/// Live memory, from the parcel of what is sealed next.
+void Shards::write_own(bool own_is_new) {
+  std::vector<PieceCopy> pieces;
+  for (const Segment& segment : next_.own->segments) {
+    Shard& shard = shards_[segment.range.key];
+    if (own_is_new ? !shard.stale : shard.stale)  // what was both is written already
+      append_pieces(shard.written(), next_.own->data(segment), segment.bytes, nullptr, &pieces);
+  }
+  copy_pieces(pieces, true);
+}
+
+Status Shards::sync(const Generation& generation, collective::Engine& engine, Time deadline,
+                    uint64_t revision, bool can_reload, const Status& local, SyncResult* result,
+                    bool* ret_lost) {
+  const int32_t rank = generation.rank, size = generation.size();
+  std::vector<ParcelPtr> bag = gather_usable(revision);
+  ShardHead mine;
+  mine.flags = can_reload ? ShardHead::kCanReload : 0;
+  mine.revision = revision;
+  ShardTables tables;
+  if (Status status = exchange_tables(generation, mine, local, bag, engine, deadline, &tables); !status.ok())
+    return status;
 
   Set next;
   next.revision = revision;
   next.layout = std::make_shared<ShardLayout>(layout_of(tables.own, generation));
   const Ranges wants = wanted(*next.layout, {});
-  const std::vector<uint64_t> elements = element_bytes();
   const bool maps = may_take_over(generation);
   ShardPlan plan;
   if (Status status = plan_sync(wants, !maps, revision, rank, engine, deadline, result, &tables, &bag, &plan);
       !status.ok()) {
+    const bool all_reload = std::all_of(tables.heads.begin(), tables.heads.end(), [](const ShardHead& head) {
+      return (head.flags & ShardHead::kCanReload) != 0;
+    });
     *ret_lost = all_reload && !plan.lost.empty();
     return status;
   }
@@ -252,45 +316,11 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
     Status status = take_over(tables, plan, wants, next, bag, rank, engine, deadline, result, &done);
     if (!status.ok() || done) return status;
   }
-  std::vector<ParcelPtr> fresh, mapped;
-  const auto provide = [&](std::vector<Segment> list, int32_t owner) {
-    for (const ParcelPtr& parcel : bag) {
-      if (!holds(*parcel, list)) continue;
-      parcel->owner = owner;
-      return parcel;
-    }
-    return fresh.emplace_back(parcel(std::move(list), owner, owner == rank && shares(generation)));
-  };
-  ShardReads reads;
-  try {
-    next.own = provide(segments(tables.own[static_cast<size_t>(rank)], -1), rank);
-    if (Status status = agree_on_moves(plan.moves, tables.has, next, bag, rank, engine, deadline, &reads);
-        !status.ok()) {
-      return status;
-    }
-    for (int32_t owner = 0; owner < size; ++owner) {
-      const std::vector<int32_t>& holders = next.layout->holders[static_cast<size_t>(owner)];
-      const auto place = std::find(holders.begin(), holders.end(), rank);
-      if (place == holders.end()) continue;
-      std::vector<Segment> list =
-          segments(tables.own[static_cast<size_t>(owner)], static_cast<int32_t>(place - holders.begin()));
-      if (!reads.mapped.empty() && reads.mapped[static_cast<size_t>(owner)].size() > 0) {
-        next.held.push_back(std::make_shared<Parcel>(
-            Parcel{owner, std::move(list), std::move(reads.mapped[static_cast<size_t>(owner)])}));
-        mapped.push_back(next.held.back());
-      } else {
-        next.held.push_back(provide(std::move(list), owner));
-      }
-    }
-  } catch (const std::bad_alloc&) { return {HVD_INTERNAL, "out of memory: new ranges of shards"}; }
-  if (reads.has_maps()) plan = plan_shards(tables.has, wanted(*next.layout, reads.maps), elements);
+  bool own_is_new = false;
   if (Status status =
-          move(plan.moves, tables.has, reads, bag, fresh, rank, next.own.get(), engine, deadline, result);
+          fill(generation, tables, std::move(plan), bag, engine, deadline, result, &next, &own_is_new);
       !status.ok()) {
     return status;
-  }
-  if (reads.has_maps()) {
-    if (Status status = tell_filled(&next, mapped, rank, engine, deadline); !status.ok()) return status;
   }
   for (const ParityBlock& block : blocks_of(*next.layout, rank)) {
     for (const Parity& has : sealed_.parity) {
@@ -307,15 +337,7 @@ Status Shards::sync(const Generation& generation, collective::Engine& engine, Ti
   if (!same && size > 1) {
     if (Status status = seal(engine, deadline, size); !status.ok()) return status;
   }
-  // All have what they are to have.
-  std::vector<PieceCopy> pieces;
-  const bool moved = std::find(fresh.begin(), fresh.end(), next_.own) != fresh.end();
-  for (const Segment& segment : next_.own->segments) {
-    Shard& shard = shards_[segment.range.key];
-    if (moved ? !shard.stale : shard.stale)  // what was both is written already
-      append_pieces(shard.written(), next_.own->data(segment), segment.bytes, nullptr, &pieces);
-  }
-  copy_pieces(pieces, true);
+  write_own(own_is_new);  // all have what they are to have
   adopt();
   return {};
 }

@@ -303,11 +303,22 @@ class Shards {
   std::vector<uint8_t> checked(const ShardCheck& check, int32_t rank,
                                const std::vector<ParcelPtr>& bag) const;
   void note(ShardRange range, const std::string& what, bool log);
+  /// Collective: what each rank has, and its own ranges. `mine`: with this sync's revision; `bag`: what this
+  /// rank has.
+  Status exchange_tables(const Generation& generation, ShardHead mine, const Status& local,
+                         const std::vector<ParcelPtr>& bag, collective::Engine& engine, Time deadline,
+                         ShardTables* ret_tables) const;
   /// Collective: no range is missing any more of which another rank has a good copy, or parity.
   Status plan_sync(const Ranges& wants, bool own_too, uint64_t revision, int32_t rank,
                    collective::Engine& engine, Time deadline, SyncResult* result, ShardTables* tables,
                    std::vector<ParcelPtr>* bag, ShardPlan* ret_plan);
+  /// Collective: *next, which has its layout, gains its parcels. *ret_own_is_new: that of this rank's own
+  /// ranges was made for it.
+  Status fill(const Generation& generation, const ShardTables& tables, ShardPlan plan,
+              const std::vector<ParcelPtr>& bag, collective::Engine& engine, Time deadline,
+              SyncResult* result, Set* next, bool* ret_own_is_new);
   Status seal(collective::Engine& engine, Time deadline, int32_t size);
+  void write_own(bool own_is_new);
 
   // Parity (shard_parity.cc).
   /// The blocks that `rank` is to have.
