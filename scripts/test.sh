@@ -8,8 +8,8 @@
 #   extended  full, then clang-tidy, sanitizers at length, fuzzers for longer, the crates that build the
 #             library, on bare Debian systems the wheel and the pages' lines, and aarch64 in an emulator
 # Which test is in which lane: tests/lanes/lanes.cmake.in. HVD_TEST_PATIENCE=3 stretches every deadline by 3,
-# for a busy machine. HVD_TEST_JOBS: tests at a time (the number of cores; in lane quick, which waits a lot,
-# twice that).
+# for a busy machine. HVD_TEST_JOBS: tests at a time (in lane full the number of cores, else twice that: tests
+# wait a lot).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lane=default
@@ -42,7 +42,7 @@ if [ -x build/mpich/bin/mpicc ]; then compiler=$PWD/build/mpich/bin/mpicc; fi
 jobs=$(nproc)
 case $lane in
   quick) filter=(-L '^quick$') jobs=$((2 * jobs)) ;;
-  default) filter=(-LE '^full$') ;;
+  default) filter=(-LE '^full$') jobs=$((2 * jobs)) ;;
   full) filter=() ;;
 esac
 cmake --preset release -DHVD_TEST_MPICH_COMPILER="$compiler"
