@@ -129,8 +129,8 @@ void Messages::fail(Peer& peer, const std::string& text, int32_t blamed) {
   tell("failure", [&] { handlers_.failure(generation_, blamed, text); });
 }
 
-// If it is not rung it finds the room by itself, a second later at most. It may have found it and left: that is
-// no loss.
+// If it is not rung it finds the room by itself, a second later at most. One that has found it may have left:
+// that is no loss.
 void Messages::ring_writer(const Peer& peer) noexcept {
   try {
     std::string reason;
