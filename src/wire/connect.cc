@@ -24,6 +24,13 @@ constexpr Duration kAttempt = std::chrono::seconds(3);  // for one address, whil
 using OnConnected = std::function<void(std::shared_ptr<Channel>, const Status&)>;
 using ErrorCode = asio::error_code;
 
+/// Nobody listens there: the system gave this end the very port that it dialed.
+bool reaches_itself(const Tcp::socket& socket) {
+  ErrorCode e;
+  const Tcp::endpoint own = socket.local_endpoint(e), peer = socket.remote_endpoint(e);
+  return !e && own == peer;
+}
+
 // Tries the endpoint's addresses one by one, again and again with growing pauses, until one answers or
 // the time is over. Only an answer that can't change, a refused handshake, ends it earlier.
 class Connector : public std::enable_shared_from_this<Connector> {
@@ -102,6 +109,11 @@ class Connector : public std::enable_shared_from_this<Connector> {
         address, [self = shared_from_this(), stream = stream_, attempt = attempt_](const ErrorCode& e) {
           if (!self->done_ || attempt != self->attempt_) return;
           if (e) return self->failed(e);
+          if (reaches_itself(stream->socket())) {
+            ErrorCode ignored;  // the port is to be free at once for who may listen there
+            stream->socket().set_option(asio::socket_base::linger(true, 0), ignored);
+            return self->failed(asio::error::connection_refused);
+          }
           self->handshake();
         });
   }

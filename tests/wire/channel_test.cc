@@ -1,8 +1,15 @@
 // Channels: frames, bounds, wrong keys, slow readers.
 #include "wire/channel.h"
 
+#include <net/if.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <fstream>
 #include <random>
 #include <set>
 
@@ -266,6 +273,28 @@ TEST_F(ChannelTest, NobodyListensMeansDriverLost) {
   ASSERT_TRUE(client->closed.has_value());
   EXPECT_EQ(client->closed->code, HVD_DRIVER_LOST) << client->closed->message;
   EXPECT_NE(client->closed->message.find(endpoint), std::string::npos) << client->closed->message;
+  EXPECT_NE(client->closed->message.find("Connection refused"), std::string::npos) << client->closed->message;
+}
+
+/// A network of its own for the calling thread, which gives out one port first. False: not here.
+bool give_out(uint16_t port) {
+  if (::unshare(CLONE_NEWNET) != 0) return false;
+  const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq loopback{};
+  std::strcpy(loopback.ifr_name, "lo");
+  loopback.ifr_flags = IFF_UP;
+  const bool up = ::ioctl(fd, SIOCSIFFLAGS, &loopback) == 0;
+  ::close(fd);
+  std::ofstream range("/proc/sys/net/ipv4/ip_local_port_range");
+  range << port << ' ' << port + 1 << std::flush;
+  return up && range.good();
+}
+
+TEST_F(ChannelTest, WhoReachesItselfHasNotReachedTheDriver) {
+  if (!run_on(loop, [] { return give_out(40000); })) GTEST_SKIP() << "no network of its own here";
+  auto client = connect(loop, "127.0.0.1:40000", {}, kSecret, milliseconds(300));
+  ASSERT_TRUE(client->closed.has_value());
+  EXPECT_EQ(client->closed->code, HVD_DRIVER_LOST) << client->closed->message;
   EXPECT_NE(client->closed->message.find("Connection refused"), std::string::npos) << client->closed->message;
 }
 
