@@ -3,11 +3,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_ports  # noqa: E402
 
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for busy machines
 
@@ -68,9 +70,7 @@ class Mpirun(unittest.TestCase):
         others go on."""
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "deploy",
                               "mpirun", "train.sh")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_ports(1)[0]
         with tempfile.TemporaryDirectory(prefix="hvd-mpirun-") as directory:
             variables = environment(TMPDIR=directory, TRAIN_AT="localhost:%d" % port, HVD_TEST_DIR=directory,
                                     HVD_TEST_FAULTS="before_allreduce:*/*/1/*/50/*=kill",
@@ -129,9 +129,7 @@ class Mpirun(unittest.TestCase):
         ])
 
     def test_a_rendezvous_that_is_given_is_used(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_ports(1)[0]
         self.check(2, [WORKER], HVD_RENDEZVOUS="127.0.0.1:%d" % port, HVD_SECRET="s" * 40)
         status, _, err = self.mpirun(2, [WORKER], HVD_RENDEZVOUS="127.0.0.1:%d" % port)
         self.assertNotEqual(status, 0)

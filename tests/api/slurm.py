@@ -11,8 +11,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_ports  # noqa: E402
 
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for busy machines
 
@@ -57,17 +61,6 @@ def missing():
     if absent:
         return "Slurm is not installed (no %s)" % ", ".join(absent)
     return "Slurm's daemons need root" if os.geteuid() != 0 else ""
-
-
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Slurm:

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import slurm
+from ports import free_ports
 
 WORKER, COLLECTIVES, HVDRUN, MODULES = sys.argv[1:5]
 del sys.argv[1:5]
@@ -103,7 +104,7 @@ class Srun(unittest.TestCase):
         self.assertNotEqual(status, 0)
         self.assertEqual(len(re.findall(r"rank . of 2 \(from Slurm\) has no driver: .*HVD_RENDEZVOUS", err)),
                          2, err)
-        port = slurm.free_ports(1)[0]
+        port = free_ports(1)[0]
         self.check("none", 4, 2, HVD_RENDEZVOUS="127.0.0.1:%d" % port, HVD_SECRET="s" * 40)
 
     def test_a_batch_scripts_own_process_is_alone(self):

@@ -1,20 +1,16 @@
 """Jobs that have no driver: workers find rank and size in their launcher's variables."""
 import os
-import socket
 import subprocess
 import sys
 import unittest
+
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_ports  # noqa: E402
 
 PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for busy machines
 
 WORKER = sys.argv.pop(1) if len(sys.argv) > 1 else ""
 SECRET = "standalone-secret-0123456789abcdef"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def clean_environment():
@@ -52,7 +48,7 @@ class Standalone(unittest.TestCase):
 
     def launcher(self, rank_name, size_name, size=3, **others):
         """Only the variables of a launcher: there is no MPI behind them that could be asked."""
-        port = free_port()
+        port = free_ports(1)[0]
         self.check(size, lambda rank: {**others, rank_name: rank, size_name: size, "HVD_SECRET": SECRET,
                                        "HVD_BACKEND": "gloo", "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
 
@@ -79,12 +75,12 @@ class Standalone(unittest.TestCase):
         self.launcher("PMI_RANK", "PMI_SIZE")
 
     def test_torchrun_with_its_master(self):
-        port = free_port()
+        port = free_ports(1)[0]
         self.check(2, lambda rank: {"RANK": rank, "WORLD_SIZE": 2, "HVD_SECRET": SECRET,
                                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
 
     def test_own_variables_win(self):
-        port = free_port()
+        port = free_ports(1)[0]
         self.check(2, lambda rank: {"HVD_RANK": rank, "HVD_SIZE": 2, "RANK": 7, "WORLD_SIZE": 9,
                                     "HVD_SECRET": SECRET, "HVD_RENDEZVOUS": f"127.0.0.1:{port}"})
 
@@ -95,7 +91,7 @@ class Standalone(unittest.TestCase):
     def test_who_serves_the_others_may_be_the_first_to_leave(self):
         """Rank 0 learns of the loss like the others and goes at once: they have lost a peer all the same."""
         for backend in ("tcp", "gloo") * 3:
-            port = free_port()
+            port = free_ports(1)[0]
             results = run_workers(
                 4, lambda rank: {
                     "HVD_RANK": rank, "HVD_SIZE": 4, "HVD_SECRET": SECRET, "HVD_BACKEND": backend,

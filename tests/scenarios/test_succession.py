@@ -4,31 +4,23 @@ import itertools
 import os
 import shutil
 import signal
-import socket
+import sys
 import tempfile
 
 from by_hand import HVDRUN, ByHand
 from harness import PATIENCE, Job, containing, main, stop, wait_for_exit
 
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from ports import free_ports  # noqa: E402
+
 
 class Succession(ByHand):
-    def free_ports(self, count):
-        # All at once, or two may be the same.
-        taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        ports = [one.getsockname()[1] for one in taken]
-        for one in taken:
-            one.close()
-        return ports
-
-    def free_port(self):
-        return self.free_ports(1)[0]
-
     def two_drivers(self, worker, follow=False, **more):
         """A job's driver and one that stands by, on addresses that agents know: beside its journal, or by its
         address."""
         journal = tempfile.mkdtemp(prefix="hvd-journal-")
         self.addCleanup(shutil.rmtree, journal, ignore_errors=True)
-        self.ports = self.free_ports(2)
+        self.ports = free_ports(2)
         options = {"job": "two", "heartbeat_timeout": 5 * PATIENCE, **more.pop("options", {})}
         shared = ["--journal", journal]
         flags = [[], ["--follow", "127.0.0.1:%d" %
@@ -155,7 +147,7 @@ class Succession(ByHand):
         self.without_a_journal(agents_are_late=True)
 
     def without_a_journal(self, agents_are_late=False):
-        address = "127.0.0.1:%d" % self.free_port()
+        address = "127.0.0.1:%d" % free_ports(1)[0]
 
         def driver():
             return Job(self, None, ["steps=400", "commit=1", "pace=10", "gate=300"], np=3, min_np=1, max_np=3,
