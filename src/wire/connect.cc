@@ -31,8 +31,9 @@ bool reaches_itself(const Tcp::socket& socket) {
   return !e && own == peer;
 }
 
-// Tries the endpoint's addresses one by one, again and again with growing pauses, until one answers or
-// the time is over. Only an answer that can't change, a refused handshake, ends it earlier.
+// Tries the addresses of all endpoints one by one, again and again with growing pauses, until one answers or
+// the time is over. Only an answer that can't change, a handshake that each endpoint refused, ends it earlier:
+// where a driver has gone another service may listen.
 class Connector : public std::enable_shared_from_this<Connector> {
  public:
   Connector(Loop& loop, std::string endpoint, const ChannelLimits& limits, Duration timeout, OnConnected done)
@@ -49,7 +50,8 @@ class Connector : public std::enable_shared_from_this<Connector> {
     try {
       for (size_t begin = 0; begin <= name_.size();) {
         const size_t end = std::min(name_.find(',', begin), name_.size());
-        endpoints_.push_back(parse_endpoint(name_.substr(begin, end - begin)));
+        names_.push_back(name_.substr(begin, end - begin));
+        endpoints_.push_back(parse_endpoint(names_.back()));
         begin = end + 1;
       }
       tls_ = make_client_context(secret, identity);
@@ -59,7 +61,10 @@ class Connector : public std::enable_shared_from_this<Connector> {
   }
 
  private:
-  void resolve() { resolve(0); }
+  void resolve() {
+    refused_.assign(endpoints_.size(), false);
+    resolve(0);
+  }
 
   /// Of all endpoints, from this one on; then the addresses are tried.
   void resolve(size_t index) {
@@ -69,7 +74,7 @@ class Connector : public std::enable_shared_from_this<Connector> {
       ErrorCode not_numeric;
       const auto address = asio::ip::make_address(endpoint.host, not_numeric);
       if (not_numeric) break;
-      addresses_.emplace_back(address, static_cast<uint16_t>(std::stoul(endpoint.port)));
+      addresses_.push_back({{address, static_cast<uint16_t>(std::stoul(endpoint.port))}, index});
     }
     if (index == endpoints_.size()) return next_address();
     phase_ = "looking up its name";
@@ -78,14 +83,15 @@ class Connector : public std::enable_shared_from_this<Connector> {
         [self = shared_from_this(), index](const ErrorCode& e, Tcp::resolver::results_type found) {
           if (!self->done_) return;
           if (e) self->last_failure_ = e.message();
-          for (const auto& entry : found) self->addresses_.push_back(entry.endpoint());
+          for (const auto& entry : found) self->addresses_.push_back({entry.endpoint(), index});
           self->resolve(index + 1);
         });
   }
 
   void next_address() {
-    if (addresses_.empty()) return try_again(last_failure_);
-    const Tcp::endpoint address = addresses_.front();
+    if (addresses_.empty()) return end_round();
+    const Tcp::endpoint address = addresses_.front().address;
+    index_ = addresses_.front().index;
     addresses_.erase(addresses_.begin());
     phase_ = "connecting";
     stream_.reset();
@@ -145,13 +151,13 @@ class Connector : public std::enable_shared_from_this<Connector> {
     ++attempt_;  // operations under way on this stream are ignored from here on
     if (stream_) close_socket(*stream_);
     last_failure_ = why;
-    if (!addresses_.empty()) return next_address();
-    try_again(last_failure_);
+    next_address();
   }
 
-  void try_again(const std::string& why) {
-    last_failure_ = why;
-    answered_ = why != ErrorCode(asio::error::timed_out).message();
+  void end_round() {
+    const bool by_all = std::all_of(refused_.begin(), refused_.end(), [](bool refused) { return refused; });
+    if (by_all) return end(nullptr, refusal_);
+    answered_ = last_failure_ != ErrorCode(asio::error::timed_out).message();
     // Thousands that come at once wait in the driver's queue. Who gives up its place and comes again
     // makes it longer.
     if (!answered_) patience_ = std::min(patience_ * 2, kMostPatience);
@@ -160,19 +166,22 @@ class Connector : public std::enable_shared_from_this<Connector> {
   }
 
   void refused(const std::string& why) {
-    end(nullptr,
-        Status(HVD_REFUSED, fmt::format("the driver at {} refused the job's secret ({})", name_, why)));
+    refused_[index_] = true;
+    refusal_ = Status(HVD_REFUSED,
+                      fmt::format("the driver at {} refused the job's secret ({})", names_[index_], why));
+    failed(refusal_.message);
   }
 
   void out_of_time() {
     const double waited = to_seconds(timeout_);
-    if (last_failure_.empty() || !answered_)
-      return end(nullptr,
-                 Status(HVD_TIMEOUT, fmt::format("the driver at {} has not answered within {:g} s ({})",
-                                                 name_, waited, phase_)));
-    end(nullptr,
-        Status(HVD_DRIVER_LOST, fmt::format("the driver at {} can't be reached: {} (tried for {:g} s)", name_,
-                                            last_failure_, waited)));
+    Status why(HVD_TIMEOUT,
+               fmt::format("the driver at {} has not answered within {:g} s ({})", name_, waited, phase_));
+    if (!last_failure_.empty() && answered_) {
+      why = Status(HVD_DRIVER_LOST, fmt::format("the driver at {} can't be reached: {} (tried for {:g} s)",
+                                                name_, last_failure_, waited));
+    }
+    if (!refusal_.ok() && refusal_.message != last_failure_) why.message += "; " + refusal_.message;
+    end(nullptr, why);
   }
 
   void end(std::shared_ptr<Channel> channel, const Status& why) {
@@ -188,12 +197,20 @@ class Connector : public std::enable_shared_from_this<Connector> {
   const std::string name_;
   const ChannelLimits limits_;
   const Duration timeout_;
-  OnConnected done_;  // empty once it was called
+  OnConnected done_;                // empty once it was called
+  std::vector<std::string> names_;  // of each endpoint
   std::vector<Endpoint> endpoints_;
   Loop::Timer deadline_, timer_;
   Tcp::resolver resolver_;
   TlsContext tls_;
-  std::vector<Tcp::endpoint> addresses_;  // still to be tried in this round
+  struct Address {
+    Tcp::endpoint address;
+    size_t index;  // of its endpoint
+  };
+  std::vector<Address> addresses_;  // still to be tried in this round
+  size_t index_ = 0;                // of the one that is tried
+  std::vector<bool> refused_;       // by endpoint, in this round
+  Status refusal_;                  // the last one
   std::shared_ptr<TlsStream> stream_;
   uint64_t attempt_ = 0;
   Duration delay_ = kFirstDelay;

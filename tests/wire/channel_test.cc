@@ -328,6 +328,25 @@ TEST_F(ChannelTest, WrongSecretIsRefused) {
   EXPECT_NE(client->closed->message.find(server.endpoint()), std::string::npos) << client->closed->message;
 }
 
+// Where a driver was that another one has followed, another job's may listen by now.
+TEST_F(ChannelTest, ARefusalIsFinalOnceEachEndpointHasRefused) {
+  Server foreign({}, true, "127.0.0.1:0", true, std::string(32, 'x')), server({}, true);
+  std::string nobody;
+  {
+    Server gone;
+    nobody = gone.endpoint();
+  }
+  EXPECT_TRUE(connect(loop, foreign.endpoint() + "," + server.endpoint())->connected);
+  auto refused = connect(loop, foreign.endpoint() + "," + foreign.endpoint());
+  ASSERT_TRUE(refused->closed.has_value());
+  EXPECT_EQ(refused->closed->code, HVD_REFUSED) << refused->closed->message;
+  auto lost = connect(loop, foreign.endpoint() + "," + nobody, {}, kSecret, milliseconds(300));
+  ASSERT_TRUE(lost->closed.has_value());
+  EXPECT_EQ(lost->closed->code, HVD_DRIVER_LOST) << lost->closed->message;
+  EXPECT_NE(lost->closed->message.find(foreign.endpoint() + " refused the job's secret"), std::string::npos)
+      << lost->closed->message;
+}
+
 TEST_F(ChannelTest, SecretsOfEveryLengthWork) {
   for (size_t length : {32, 33, 48, 64, 65, 511, 512}) {
     const std::string secret(length, 'k');

@@ -151,8 +151,9 @@ class Peer : public std::enable_shared_from_this<Peer> {
 class Server {
  public:
   explicit Server(wire::ChannelLimits limits = {}, bool echo = false,
-                  const std::string& endpoint = "127.0.0.1:0", bool trust = true) {
-    listener = std::make_unique<wire::Listener>(loop, endpoint, kSecret, limits, log.logger,
+                  const std::string& endpoint = "127.0.0.1:0", bool trust = true,
+                  const std::string& secret = kSecret) {
+    listener = std::make_unique<wire::Listener>(loop, endpoint, secret, limits, log.logger,
                                                 [this, echo, trust](std::shared_ptr<wire::Channel> channel) {
                                                   auto peer = std::make_shared<Peer>(loop);
                                                   if (trust) channel->trust();
