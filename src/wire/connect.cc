@@ -32,7 +32,7 @@ bool reaches_itself(const Tcp::socket& socket) {
 }
 
 // Tries the addresses of all endpoints one by one, again and again with growing pauses, until one answers or
-// the time is over. Only an answer that can't change, a handshake that each endpoint refused, ends it earlier:
+// the time is over. Only an answer that can't change, a handshake refused by each endpoint, ends it earlier:
 // where a driver has gone another service may listen.
 class Connector : public std::enable_shared_from_this<Connector> {
  public:
