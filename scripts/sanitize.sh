@@ -4,7 +4,7 @@
 # --short: of the scenarios those of the default lane under asan alone, and under tsan of the quick lane what
 # has threads.
 # Or scripts/sanitize.sh --quick: the quick lane under the first two, in the fuzzers' build, without pure
-# histories. Then what has most to do with threads runs under the third. Rooms are compiled as one.
+# histories. Then most of what has threads runs under the third. Rooms are compiled as one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh build test
@@ -22,8 +22,12 @@ if [ "${1:-}" = --quick ]; then
   cmake --build build/fuzz
   ctest --test-dir build/fuzz -j "$jobs" --output-on-failure --no-tests=error -L '^quick$' \
     -E 'histor|takeover|^api_fork|^fuzz_'
-  threaded=(state_device_test hidden_commit_test collective_meeting_test collective_engine_failure_test
-    local_messages_test kit_links_test session_test feed_server_test base_loop_test)
+  # Left out of the quick lane: what is pure, and what takes minutes here.
+  threaded=(base_loop_test base_life_test base_queued_log_test timeline_test wire_channel_test wire_strangers_test
+    backend_board_test local_host_group_test local_instance_test local_many_test local_messages_test
+    selection_composite_test kit_links_test kit_meeting_test collective_meeting_test collective_messages_test
+    collective_engine_failure_test state_test state_device_test hidden_commit_test session_test feed_server_test
+    job_test commit_job_test driver_job_test launch_stopped_test launch_worker_output_test http_server_test)
   cmake --preset tsan -DHVD_UNITY=ON -DHVD_BUILD_EXAMPLES=OFF -DHVD_BUILD_BENCH=OFF >/dev/null
   cmake --build build/tsan --target "${threaded[@]}"
   ctest --test-dir build/tsan -j "$jobs" --output-on-failure --no-tests=error \
