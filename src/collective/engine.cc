@@ -291,6 +291,12 @@ void Engine::fail(const Status& why) {
   abort_backend();
 }
 
+Status Engine::failure() const {
+  const Lock lock(mutex_);
+  const Status* const why = down();
+  return why == nullptr ? Status() : *why;
+}
+
 void Engine::abort_backend() {
   if (config_.aborting) config_.aborting();
   instance_.abort(config_.generation);

@@ -134,6 +134,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   /// The generation is lost (or closed): every pending and later operation completes with `why`
   /// (contract 3). Aborts the backend. Any thread, idempotent: the first reason stays.
   void fail(const Status& why);
+  /// Why nothing works any more; HVD_OK: nothing is known of that. Any thread.
+  Status failure() const;
 
   /// Tells the others, in order with this rank's operations, that it will submit no more: operations
   /// that still need it fail with HVD_PEER_LOST, naming it, instead of waiting.

@@ -284,10 +284,11 @@ void RendezvousServer::ready(const ConnectionPtr& connection, const wire::Envelo
 
 void RendezvousServer::failed(const ConnectionPtr& connection, const wire::EnvelopeT& message) {
   const wire::FailureT& failure = *message.body.AsFailure();
-  // Another loss may have been faster; that this worker does not fit is as true after it.
+  // Another loss may have been faster: that this worker does not fit is as true after it. And of one that has
+  // left already, a driver that takes over learns only so whom it has lost.
   if (failure.unfit && of_last_place(*connection, message)) {
     events_.unfit(connection->worker, message.generation, failure.rank, printable(failure.message));
-  } else if (in_generation(connection, message)) {
+  } else if (of_last_place(*connection, message) || in_generation(connection, message)) {
     events_.failure(connection->worker, message.generation, failure.rank, printable(failure.message));
   }
 }

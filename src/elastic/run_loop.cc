@@ -362,8 +362,14 @@ Status RunLoop::try_to_recover(hvd_status cause) {
   Time began = returned;
   std::string reason = "hosts were updated";
   if (cause == HVD_PEER_LOST) {
-    // The program may know of a loss before anybody else: then everybody is told.
-    if (!worker_.loss()) worker_.lose(-1, fmt::format("rank {} reports a lost peer", from.rank));
+    // The program may know of a loss before anybody else, or before the thread that broke the engine says so:
+    // then everybody is told.
+    if (!worker_.loss()) {
+      const Status seen = worker_.engine_failure();
+      const bool named = seen.code == HVD_PEER_LOST;
+      worker_.lose(named ? seen.rank : -1,
+                   named ? seen.message : fmt::format("rank {} reports a lost peer", from.rank));
+    }
     const std::optional<Loss> loss = worker_.loss();
     if (!loss) return worker_.why_no_engine();  // aborted or shut down: no other generation comes
     began = std::min(loss->at, returned);

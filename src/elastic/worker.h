@@ -87,6 +87,11 @@ class Worker {
   Status enter(session::ReadyInfo ready, Duration timeout, EntryTimes* times);
   /// Why the current generation is lost; nothing while it is whole.
   std::optional<Loss> loss() const { return current_.loss(); }
+  /// Why the current generation's engine does not work any more; HVD_OK: nothing is known of that.
+  Status engine_failure() {
+    const EngineUse use = engine();
+    return use ? use->failure() : Status();
+  }
   /// The data plane or the program says that the generation is lost: the driver and all pending operations
   /// are told.
   void lose(int32_t rank, const std::string& reason);

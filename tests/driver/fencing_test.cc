@@ -31,6 +31,32 @@ class Fencing : public test::JobTest {
   }
   /// As another driver does that takes the job over.
   void take_over(uint64_t term) { std::ofstream(directory_ + fmt::format("/journal.{:016x}", term)); }
+  void take_over_without_a_journal() {
+    set("journal", "off");
+    set("takeover", "true");
+    set("address_file", directory_ + "/address");
+    start();
+  }
+  /// As from a driver of term 7.
+  ScriptedWorker& come_back(uint64_t id, const std::string& proof) {
+    workers.push_back(
+        std::make_unique<ScriptedWorker>(loop, test::Launched{id, "a", static_cast<int32_t>(id), {}}));
+    ScriptedWorker& worker = *workers.back();
+    worker.driver = read_address_file(directory_ + "/address").endpoint;
+    worker.job = "j";
+    worker.secret = wire::key_text(test::kSecret, wire::worker_identity(id));
+    EXPECT_TRUE(worker.connect().ok());
+    worker.term = 7;
+    worker.term_proof = proof;
+    wire::HelloT hello;
+    hello.protocol = wire::kProtocol;
+    hello.library = "test";
+    hello.host = "a";
+    hello.slot = static_cast<int32_t>(id);
+    hello.resumes = true;
+    worker.say(std::move(hello));
+    return worker;
+  }
   /// All that was launched ends; the sentence with which the driver has ended.
   std::string end() {
     for (const test::Launched& each : launched.all()) driver->worker_exited(each.worker, 0);
@@ -141,34 +167,41 @@ TEST_F(Fencing, AWelcomeProvesItsTerm) {
 
 /// Without a journal its workers alone tell a driver that takes over how far terms have come.
 TEST_F(Fencing, ATermWithoutProofIsNotBelievedByWhoTakesOver) {
-  set("journal", "off");
-  set("takeover", "true");
-  set("address_file", directory_ + "/address");
-  start();
-  const auto come = [&](uint64_t id, const std::string& proof) -> ScriptedWorker& {
-    workers.push_back(
-        std::make_unique<ScriptedWorker>(loop, test::Launched{id, "a", static_cast<int32_t>(id), {}}));
-    ScriptedWorker& worker = *workers.back();
-    worker.driver = read_address_file(directory_ + "/address").endpoint;
-    worker.job = "j";
-    worker.secret = wire::key_text(test::kSecret, wire::worker_identity(id));
-    EXPECT_TRUE(worker.connect().ok());
-    worker.term = 7;
-    worker.term_proof = proof;
-    wire::HelloT hello;
-    hello.protocol = wire::kProtocol;
-    hello.library = "test";
-    hello.host = "a";
-    hello.resumes = true;
-    worker.say(std::move(hello));
-    return worker;
-  };
-  expect_refused(come(1, "7"), wire::Refusal::Superseded,
+  take_over_without_a_journal();
+  expect_refused(come_back(1, "7"), wire::Refusal::Superseded,
                  "this driver is of term 1, and there is one of term 7");
-  ScriptedWorker& worker = come(2, wire::term_proof(test::kSecret, "j", 7));
+  ScriptedWorker& worker = come_back(2, wire::term_proof(test::kSecret, "j", 7));
   ASSERT_NE(worker.await(&wire::BodyUnion::AsWelcome), nullptr) << log.text();
   EXPECT_EQ(worker.await(&wire::BodyUnion::AsWelcome)->term, 8u);
   EXPECT_EQ(worker.received.all().at(0)->term_proof, wire::term_proof(test::kSecret, "j", 8));
+}
+
+/// A worker gives a generation up as soon as an operation fails, and may say whom it lost after it has left.
+TEST_F(Fencing, WhomAWorkerThatHasLeftNamesLateIsNotWaitedFor) {
+  set("heartbeat_timeout", "5");
+  take_over_without_a_journal();
+  const std::string proof = wire::term_proof(test::kSecret, "j", 7);
+  for (const uint64_t id : {1, 2}) {
+    ScriptedWorker& worker = come_back(id, proof);
+    const wire::WelcomeT* const welcome = worker.await(&wire::BodyUnion::AsWelcome);
+    ASSERT_NE(welcome, nullptr) << log.text();
+    worker.term = welcome->term;
+    worker.term_proof = wire::term_proof(test::kSecret, "j", welcome->term);
+    wire::ResumeT where;
+    where.rank = static_cast<int32_t>(id) - 1;
+    where.size = 3;
+    where.synced = where.has_state = where.closed = true;
+    where.left = id == 1;
+    worker.say(std::move(where), 4);
+    if (id == 1) worker.ready(4, true);
+  }
+  wire::FailureT failure;
+  failure.rank = 2;
+  failure.message = "rank 2 closed its link";
+  workers[0]->say(std::move(failure), 4);
+  const wire::AbortT* const abort = workers[1]->await(&wire::BodyUnion::AsAbort);
+  ASSERT_NE(abort, nullptr) << log.text();
+  EXPECT_EQ(abort->reason, "rank 2 did not come back to the new driver, and its peers have lost it");
 }
 
 TEST_F(Fencing, NobodyIsToldAGenerationOfTheOlderDriver) {
