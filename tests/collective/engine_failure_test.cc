@@ -64,6 +64,7 @@ TEST(EngineFailure, FailCompletesWhatIsPendingAndWhatComesLater) {
   cluster.engine(0).fail(Status(HVD_CLOSED, "second"));
   EXPECT_EQ(cluster.engine(0).submit(barrier("later"))->status().code, HVD_PEER_LOST)
       << "the first reason stays";
+  EXPECT_EQ(cluster.engine(0).failure().message, lost().message);
 }
 
 TEST(EngineFailure, ABackendsFailureEndsTheGeneration) {
@@ -74,10 +75,12 @@ TEST(EngineFailure, ABackendsFailureEndsTheGeneration) {
   const auto running =
       cluster.submit([&](int32_t) { return allreduce("running", in, in, HVD_DTYPE_FLOAT32); });
   eventually("both parts are in the backend", [&] { return cluster.hub.in_flight() == 1; });
+  EXPECT_TRUE(cluster.engine(0).failure().ok());
   eventually("operation fails", [&] {
     cluster.hub.fail_operations(0, lost());
     return running[0]->done();
   });
+  EXPECT_EQ(cluster.engine(0).failure().rank, 1) << "whose operation has failed may ask for whom it has lost";
   for (const auto& op : {running[0], unmatched, cluster.engine(0).submit(barrier("later"))}) {
     expect_all({op}, HVD_PEER_LOST);
     EXPECT_EQ(op->status().rank, 1);

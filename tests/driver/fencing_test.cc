@@ -178,7 +178,7 @@ TEST_F(Fencing, ATermWithoutProofIsNotBelievedByWhoTakesOver) {
 
 /// A worker gives a generation up as soon as an operation fails, and may say whom it lost after it has left.
 TEST_F(Fencing, WhomAWorkerThatHasLeftNamesLateIsNotWaitedFor) {
-  set("heartbeat_timeout", "5");
+  set("heartbeat_timeout", "10");
   take_over_without_a_journal();
   const std::string proof = wire::term_proof(test::kSecret, "j", 7);
   for (const uint64_t id : {1, 2}) {
