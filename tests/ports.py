@@ -2,7 +2,7 @@
 import random
 import socket
 
-_RANDOM = random.SystemRandom()  # a test's seed gives no two runs the same ports
+_RANDOM = random.SystemRandom()  # whatever seed a test has set
 
 
 def free_ports(count):

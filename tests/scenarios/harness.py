@@ -17,13 +17,13 @@ import threading
 import time
 import unittest
 
+from processes import PATIENCE, wait_for_exit
 from verification import Verification
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402
 
 BIN = os.environ.get("HVD_TEST_BIN") or os.path.join(os.getcwd(), "bin")
-PATIENCE = float(os.environ.get("HVD_TEST_PATIENCE", "1"))  # stretches deadlines, for slow builds
 HVDRUN = os.path.realpath(os.path.join(BIN, "hvdrun"))
 BACKEND = os.environ.get("HVD_TEST_BACKEND", "")  # "": what auto gives
 # Hosts have networks of their own (network.py), and agents that hvdrun starts there.
@@ -42,42 +42,6 @@ WORKER_ENVIRONMENT = {
     "HVD_SHUTDOWN_TIMEOUT": "15",
 }
 WORKER_ENVIRONMENT = {name: "%g" % (float(value) * PATIENCE) for name, value in WORKER_ENVIRONMENT.items()}
-
-
-def wait_for_exit(pid, timeout):
-    """True as soon as the process (not necessarily our child) is gone; False after `timeout` seconds."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        poller = select.poll()
-        poller.register(handle, select.POLLIN)
-        return bool(poller.poll(timeout * 1000))
-    finally:
-        os.close(handle)
-
-
-def stop(pid):
-    """Stops the process, and returns once it stands still: its other threads run on until the one that takes
-    the signal has had a processor."""
-    os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 20 * PATIENCE
-    while not _stands_still(pid):
-        if time.monotonic() > deadline:
-            raise AssertionError("process %d does not stop" % pid)
-        time.sleep(0.002)
-
-
-def _stands_still(pid):
-    states = set()
-    try:
-        for thread in os.listdir("/proc/%d/task" % pid):
-            with open("/proc/%d/task/%s/stat" % (pid, thread)) as file:
-                states.add(file.read().rpartition(")")[2].split()[0])
-    except OSError:
-        return False  # a thread has ended meanwhile
-    return states == {"T"}
 
 
 def matches(event, wanted):

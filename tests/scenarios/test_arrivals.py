@@ -12,7 +12,8 @@ import threading
 import time
 import unittest
 
-from harness import BIN, PATIENCE, WORKER_ENVIRONMENT, main, stop
+from harness import BIN, PATIENCE, WORKER_ENVIRONMENT, main
+from processes import stop
 
 SECRET = "a secret of more than 32 characters, for tests"
 

@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import AGENTS, HVDRUN, Job as AnyJob, ScenarioTest, containing, main, stop, wait_for_exit
+from harness import AGENTS, HVDRUN, Job as AnyJob, ScenarioTest, containing, main
+from processes import stop, wait_for_exit
 
 QUIET = {"restart": "false"}
 

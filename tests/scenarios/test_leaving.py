@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
+from processes import wait_for_exit
 
 
 class Leaving(ScenarioTest):
@@ -228,7 +229,6 @@ class Spares(ScenarioTest):
 
     @staticmethod
     def ends_within(pid, timeout):
-        from harness import wait_for_exit
         return wait_for_exit(pid, timeout)
 
 

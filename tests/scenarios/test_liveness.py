@@ -3,7 +3,8 @@
 import os
 import signal
 
-from harness import PATIENCE, Job, ScenarioTest, containing, main, stop, wait_for_exit
+from harness import PATIENCE, Job, ScenarioTest, containing, main
+from processes import stop, wait_for_exit
 
 NO_RESTART = {"restart": "false"}
 

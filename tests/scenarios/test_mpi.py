@@ -7,7 +7,8 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import BACKEND, BIN, Job, ScenarioTest, containing, main, wait_for_exit
+from harness import BACKEND, BIN, Job, ScenarioTest, containing, main
+from processes import wait_for_exit
 
 NO_RESTART = {"restart": "false"}
 BUILD = subprocess.run([os.path.join(BIN, "hvdrun"), "--check-build"], stdout=subprocess.PIPE,

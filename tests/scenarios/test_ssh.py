@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 
-from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main, stop
+from harness import BIN, PATIENCE, Job, ScenarioTest, containing, main
+from processes import stop
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from network import Network  # noqa: E402

@@ -8,7 +8,8 @@ import sys
 import tempfile
 
 from by_hand import HVDRUN, ByHand
-from harness import PATIENCE, Job, containing, main, stop, wait_for_exit
+from harness import PATIENCE, Job, containing, main
+from processes import stop, wait_for_exit
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from ports import free_ports  # noqa: E402
