@@ -17,8 +17,8 @@ namespace copying {
 
 inline constexpr size_t kLine = 64;
 inline constexpr size_t kPage = 4096;
-// A core's prefetch follows each page by itself and ends with it. With four pages under way more lines are,
-// and one core copies from memory up to a third faster.
+// Many processors' prefetch follows each page by itself and ends with it. With four pages under way more lines
+// are, and one core copies from memory up to a third faster.
 inline constexpr size_t kPages = 4;
 // Each page begins a quarter further on than the one before. Lines at the same place of several pages share a
 // set of a core's first cache. AMD's Zen 3 took three times as long for stores past the caches to such lines.
@@ -73,9 +73,9 @@ size_t copy_lines(uint8_t* to, const uint8_t* from, size_t size) {
 }  // namespace copying
 #endif
 
-/// As memcpy, for bytes that come from memory or another core's cache, into a buffer that stays in this
-/// one's.
-inline void fetch_copy(void* to, const void* from, size_t size) {
+/// As memcpy, for bytes that come from memory, into a buffer that stays in this core's caches: several pages
+/// at a time.
+inline void copy_pages(void* to, const void* from, size_t size) {
 #if defined(__x86_64__)
   auto* const target = static_cast<uint8_t*>(to);
   const auto* const source = static_cast<const uint8_t*>(from);
@@ -85,6 +85,10 @@ inline void fetch_copy(void* to, const void* from, size_t size) {
   std::memcpy(to, from, size);
 #endif
 }
+
+/// The same by memcpy or copy_pages, whichever was faster in this process's first large copies. From any
+/// thread.
+void fetch_copy(void* to, const void* from, size_t size);
 
 /// As memcpy, past the caches, which saves a read of all that is written; what is written is visible to other
 /// threads as after plain stores.

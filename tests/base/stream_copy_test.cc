@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/copy_trial.h"
+
 namespace hvd {
 namespace {
 
@@ -30,13 +32,15 @@ TEST(StreamCopy, CopiesWhateverTheAlignmentsAndWritesNothingElse) {
                             kTogether + 64, 2 * kTogether, kMost}) {
     for (size_t to = 0; to <= 64; to += to == 0 || to == 63 ? 1 : 31) {
       for (const size_t from : {0, 1, 8, 16, 33, 64}) {
-        for (const auto copy : {stream_copy, fetch_copy}) {
+        for (const auto copy : {stream_copy, copy_pages, fetch_copy}) {
           std::fill(target.begin(), target.end(), 0x5a);
           expected = target;
           std::memcpy(expected.data() + 64 + to, source.data() + from, size);
           copy(target.data() + 64 + to, source.data() + from, size);
           ASSERT_EQ(target, expected) << size << " bytes from " << from << " to " << to
-                                      << (copy == stream_copy ? ", past the caches" : ", fetched");
+                                      << (copy == stream_copy  ? ", past the caches"
+                                          : copy == copy_pages ? ", by pages"
+                                                               : ", fetched");
         }
       }
     }
@@ -96,6 +100,23 @@ TEST(StreamCopy, NobodyWhoIsToldSeesOlderBytes) {
   over = true;
   reader.join();
   EXPECT_EQ(stale, 0u) << "of " << copies << " copies";
+}
+
+// More large copies than the trial takes, by several threads at once.
+TEST(StreamCopy, CopiesWhileTheWayIsChosenAndAfterwards) {
+  const std::vector<uint8_t> source = noise(size_t{64} << 10);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      std::vector<uint8_t> target(source.size());
+      for (size_t round = 0; round < 4 * CopyTrial::kTurns; ++round) {
+        std::fill(target.begin(), target.end(), 0);
+        fetch_copy(target.data(), source.data(), source.size());
+        EXPECT_EQ(target, source) << "copy " << round;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(StreamCopy, LargeCopiesArriveWhole) {

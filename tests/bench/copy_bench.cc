@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     });
   };
   constexpr size_t kKinds = 3;
-  constexpr Copy kCopies[kKinds] = {plain, hvd::stream_copy, hvd::fetch_copy};
+  constexpr Copy kCopies[kKinds] = {plain, hvd::stream_copy, hvd::copy_pages};
   std::vector<double> took[kKinds];
   for (int round = 0; round < rounds; ++round) {
     for (size_t turn = 0; turn < kKinds; ++turn) {

@@ -1,0 +1,38 @@
+// Which of two ways to copy is the faster one on this machine: both take turns until that is clear.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace hvd {
+
+/// A pure function of sizes and times. The second way is chosen if its median time of a byte is clearly less.
+class CopyTrial {
+ public:
+  static constexpr size_t kTurns = 15;  // of each way: the first ones also wait for pages that nobody had
+  static constexpr double kClearly = 0.95;
+
+  /// The way whose turn it is, 0 or 1: 0 1 1 0 0 1 1 0, so that neither is always the first of a pair.
+  size_t turn() const { return (taken_ + 1) / 2 % 2; }
+
+  /// That way took `time` for so many bytes (above 0): the choice, once both have had their turns.
+  std::optional<size_t> took(size_t bytes, Duration time) {
+    if (taken_ == 2 * kTurns) return choice();
+    times_[turn()][taken_ / 2] = static_cast<double>(time.count()) / static_cast<double>(bytes);
+    if (++taken_ < 2 * kTurns) return std::nullopt;
+    for (auto& times : times_) std::sort(times.begin(), times.end());
+    return choice();
+  }
+
+ private:
+  size_t choice() const { return times_[1][kTurns / 2] < kClearly * times_[0][kTurns / 2] ? 1 : 0; }
+
+  std::array<std::array<double, kTurns>, 2> times_{};
+  size_t taken_ = 0;
+};
+
+}  // namespace hvd
