@@ -17,8 +17,8 @@ namespace copying {
 
 inline constexpr size_t kLine = 64;
 inline constexpr size_t kPage = 4096;
-// Many processors' prefetch follows each page by itself and ends with it. With four pages under way more lines
-// are, and one core copies from memory up to a third faster.
+// Many processors' prefetch follows each page by itself and ends with it. With four pages under way more
+// lines are, and one core copies from memory up to a third faster.
 inline constexpr size_t kPages = 4;
 // Each page begins a quarter further on than the one before. Lines at the same place of several pages share a
 // set of a core's first cache. AMD's Zen 3 took three times as long for stores past the caches to such lines.
