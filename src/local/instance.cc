@@ -200,7 +200,7 @@ Status LocalInstance::connect(uint64_t number, int32_t rank, const std::vector<M
       GenerationPtr mine;
       {
         const std::lock_guard lock(mutex_);
-        if (gate_.leave(number)) mine = std::move(current_);  // else abort has taken it
+        if (gate_.leave(number)) mine = take();  // else abort has taken it
       }
       end(std::move(mine), BoxState::kGaveUp);
       return status;
@@ -227,11 +227,10 @@ void LocalInstance::end(GenerationPtr generation, BoxState last) {
       inner_->abort(generation->number);
     }
   }
-  {
-    const std::lock_guard lock(mutex_);
-    ended_.push_back(std::move(generation));  // its memory is not given back here
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  --ending_;
+  changed_.notify_all();  // under the lock: then the message thread may be the last to touch this
+  ended_.push_back(std::move(generation));  // its memory is not given back here
 }
 
 void LocalInstance::abort(uint64_t number) {
@@ -240,8 +239,7 @@ void LocalInstance::abort(uint64_t number) {
   {
     const std::lock_guard lock(mutex_);
     if (!gate_.give_up(number)) return;
-    generation = std::move(current_);
-    connected_ = false;
+    generation = take();
   }
   end(std::move(generation), BoxState::kGaveUp);
 }
@@ -260,7 +258,7 @@ void LocalInstance::carry_messages() {
       lock.lock();
       continue;
     }
-    if (closing_) return;
+    if (closing_ && ending_ == 0) return;
     changed_.wait(lock);
   }
 }

@@ -67,11 +67,16 @@ class LocalInstance final : public backend::Instance {
     const std::lock_guard lock(mutex_);
     return current_;
   }
+  // Under the mutex: for end().
+  GenerationPtr take() {
+    if (current_ != nullptr) ++ending_;
+    connected_ = false;
+    return std::move(current_);
+  }
   GenerationPtr take_current() {
     const std::lock_guard lock(mutex_);
-    connected_ = false;
     gate_.leave();
-    return std::move(current_);
+    return take();
   }
   /// Whether the other backend is connected in this generation.
   bool needs_inner(const Generation& generation) const {
@@ -104,6 +109,7 @@ class LocalInstance final : public backend::Instance {
   bool announced_ = false;        // offers was called for the next generation
   GenerationPtr current_;
   bool connected_ = false;  // current_ has all its peers; messages may be told
+  int ending_ = 0;  // taken, and not in ended_ yet: a thread of the other backend's may be in the midst of it
   std::vector<GenerationPtr> ended_;
   GenerationGate gate_;  // says whether there is a current_
   bool closing_ = false;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -72,7 +73,14 @@ class Composite final : public backend::Instance {
     routes_.assign(all);
   }
 
+  /// Waits for aborts that are under way: a thread of one backend's, whose failure the program answers with
+  /// abort, may be at another one.
   ~Composite() override {
+    {
+      std::unique_lock lock(mutex_);
+      gate_.leave();
+      aborted_.wait(lock, [this] { return aborting_ == 0; });
+    }
     // In the reverse order of their opening.
     while (!selected_.empty()) selected_.pop_back();
   }
@@ -172,6 +180,8 @@ class Composite final : public backend::Instance {
   mutable std::mutex mutex_;
   std::vector<std::string> lacking_;  // by index: why it is not in use in this generation, "" if it is
   std::vector<size_t> connected_;     // or being connected, in order
+  int aborting_ = 0;                  // calls of abort that are at the backends
+  std::condition_variable aborted_;   // one of these has ended
   GenerationGate gate_;
 };
 
@@ -345,9 +355,14 @@ void Composite::abort(uint64_t generation) {
   std::vector<size_t> connected;
   {
     const std::lock_guard lock(mutex_);
-    if (gate_.give_up(generation)) connected.swap(connected_);
+    if (!gate_.give_up(generation)) return;
+    connected.swap(connected_);
+    ++aborting_;
   }
   abort_all(connected, generation);
+  const std::lock_guard lock(mutex_);
+  --aborting_;
+  aborted_.notify_all();
 }
 
 void Composite::disconnect() {

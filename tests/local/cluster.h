@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <random>
 
 #include "local/address.h"
@@ -35,7 +36,8 @@ class Spy final : public backend::Instance {
     std::vector<hvd_backend_op> ops;
     std::vector<std::vector<int32_t>> op_ranks;
     std::vector<std::vector<backend::Part>> op_parts;
-    bool holds = false;  // operations wait for abort
+    bool holds = false;              // operations wait for abort
+    std::function<void()> in_abort;  // set before connect
   };
 
   explicit Spy(std::shared_ptr<Notes> notes, bool local = false) : notes_(std::move(notes)) {
@@ -82,6 +84,7 @@ class Spy final : public backend::Instance {
     return {};
   }
   void abort(uint64_t generation) override {
+    if (notes_->in_abort) notes_->in_abort();
     std::vector<hvd_backend_op> held;
     {
       const std::lock_guard lock(notes_->mutex);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <fstream>
+#include <future>
 #include <random>
 
 #include "local/bell.h"
@@ -385,6 +386,29 @@ TEST(LocalEnd, AbortAtAnyMoment) {
 }
 
 // The memory of a rank is the others' to write to: whatever stands there is that rank's failure.
+// A thread of the other backend's, whose failure the program answers with abort.
+TEST(LocalEnd, ClosingWaitsForAnAbortThatIsUnderWay) {
+  Ranks ranks = make_ranks(2);
+  std::promise<void> in_abort, may_end;
+  std::once_flag once;
+  ranks[0]->notes->in_abort = [&] {
+    std::call_once(once, [&] {
+      in_abort.set_value();
+      may_end.get_future().wait();
+    });
+  };
+  connect_all(ranks, 1, {"a", "b"});
+  backend::Instance* const instance = ranks[0]->instance.get();
+  std::thread aborting([instance] { instance->abort(1); });
+  ASSERT_EQ(in_abort.get_future().wait_for(kSoon), std::future_status::ready);
+  auto closed = std::async(std::launch::async, [&] { ranks[0]->instance.reset(); });
+  EXPECT_EQ(closed.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout)
+      << "nobody waited for the abort";
+  may_end.set_value();
+  EXPECT_EQ(closed.wait_for(kSoon), std::future_status::ready);
+  aborting.join();
+}
+
 TEST(LocalTrust, APeerWhoseMemoryIsBrokenIsLost) {
   for (const bool sending : {false, true}) {
     Ranks ranks = make_ranks(2);

@@ -285,6 +285,34 @@ TEST(Composite, AbortOfOneIsTheAbortOfAll) {
   EXPECT_TRUE(run(*rank.instance, op_on(c, HVD_MEMORY_CUDA, 4), c).ok());
 }
 
+// A thread of one backend's, whose failure the program answers with abort.
+TEST(Composite, ClosingWaitsForAnAbortThatIsUnderWay) {
+  Rank rank;
+  ASSERT_TRUE(rank.instance->connect(1, 0, members_of({&rank}), kSoon).ok());
+  rank.doubles["host"]->holds = true;
+  struct Gate {
+    std::promise<void> reached, open;
+  } gate;
+  Pending pending;
+  hvd_backend_op op = op_on(pending, HVD_MEMORY_HOST, 1);
+  op.done_context = &gate;
+  op.done = [](void* context, hvd_status, const hvd_error*) {
+    static_cast<Gate*>(context)->reached.set_value();
+    static_cast<Gate*>(context)->open.get_future().wait();
+  };
+  ASSERT_TRUE(rank.instance->submit(op).ok());
+  backend::Instance* const instance = rank.instance.get();
+  std::thread aborting([instance] { instance->abort(1); });
+  ASSERT_EQ(gate.reached.get_future().wait_for(kSoon), std::future_status::ready);
+  auto closed = std::async(std::launch::async, [&] { rank.instance.reset(); });
+  EXPECT_EQ(closed.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout)
+      << "nobody waited for the abort";
+  gate.open.set_value();
+  EXPECT_EQ(closed.wait_for(kSoon), std::future_status::ready);
+  aborting.join();
+  EXPECT_TRUE(rank.diary->comes("device abort 1"));
+}
+
 TEST(Composite, AbortEndsAConnectThatWaits) {
   Rank rank;
   rank.doubles["device"]->connect_waits = true;

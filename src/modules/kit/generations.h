@@ -4,8 +4,8 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,6 +36,8 @@ class Generations {
   Generations(const Generations&) = delete;
   Generations& operator=(const Generations&) = delete;
 
+  /// Waits for every end that is under way: a generation's own thread, whose failure the program answers with
+  /// abort, may still be in it when the last operation has completed.
   ~Generations() {
     end(take_current(), false);
     end(take_next(), false);
@@ -75,10 +77,10 @@ class Generations {
       generation->connect(group);
     } catch (...) {
       std::unique_lock<std::mutex> lock(mutex_);
-      const bool mine = gate_.leave(group.generation);  // else abort has taken it
-      if (mine) current_.reset();
+      Taken taken;
+      if (gate_.leave(group.generation)) taken = take(current_);  // else abort has taken it
       lock.unlock();
-      if (mine) end(std::move(generation), false);
+      end(std::move(taken), false);
       throw;
     }
   }
@@ -90,44 +92,53 @@ class Generations {
   }
 
   void abort(uint64_t number) {
-    Ptr generation;
+    Taken taken;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!gate_.give_up(number)) return;
-      generation = std::move(current_);
-      current_.reset();
+      taken = take(current_);
     }
-    end(std::move(generation), false);
+    end(std::move(taken), false);
   }
 
   void disconnect() { end(take_current(), true); }
 
  private:
-  Ptr take_current() {
+  using Taken = std::list<Ptr>;  // one, or none: its end takes no memory
+
+  // Under the mutex.
+  Taken take(Ptr& from) {
+    Taken taken;
+    if (from == nullptr) return taken;
+    taken.push_back(from);
+    from.reset();
+    ++ending_;
+    return taken;
+  }
+  Taken take_current() {
     std::lock_guard<std::mutex> lock(mutex_);
     gate_.leave();
-    return std::exchange(current_, nullptr);
+    return take(current_);
   }
-  Ptr take_next() {
+  Taken take_next() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(next_, nullptr);
+    return take(next_);
   }
 
-  void end(Ptr generation, bool in_peace) {
-    if (generation == nullptr) return;
-    if (in_peace) generation->leave();
-    generation->abort();
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      ended_.push_back(std::move(generation));
-    }
-    changed_.notify_all();
+  void end(Taken taken, bool in_peace) {
+    if (taken.empty()) return;
+    if (in_peace) taken.front()->leave();
+    taken.front()->abort();
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_.splice(ended_.end(), taken);
+    --ending_;
+    changed_.notify_all();  // under the lock: then the reaper may be the last to touch this
   }
 
   void reap() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [this] { return closing_ || !ended_.empty(); });
+      changed_.wait(lock, [this] { return !ended_.empty() || (closing_ && ending_ == 0); });
       if (ended_.empty()) return;
       Ptr generation = std::move(ended_.front());
       ended_.pop_front();
@@ -143,7 +154,8 @@ class Generations {
   std::condition_variable changed_;
   Ptr current_, next_;
   hvd::GenerationGate gate_;  // says whether there is a current_
-  std::deque<Ptr> ended_;
+  int ending_ = 0;            // taken, and not in ended_ yet
+  std::list<Ptr> ended_;
   bool closing_ = false;
   std::thread reaper_;
 };
