@@ -4,6 +4,7 @@
 // that ranks which share a processor seldom have to hand it over.
 #include <algorithm>
 
+#include "base/two_ways.h"
 #include "local/host_collectives.h"
 #include "numeric/dtype.h"
 #include "numeric/reduce.h"
@@ -23,6 +24,9 @@ size_t largest_block(size_t members) {
   return members <= kSegments ? size_t{16} << 10 : size_t{64} << 10;
 }
 
+// Whether pages of the inputs side by side or one after the other: from memory, and from caches.
+TwoWays from_memory, from_caches;
+
 class Allreduce {
  public:
   Allreduce(Team& team, const Tensors& tensors, hvd_dtype dtype, hvd_reduction reduction, int32_t divisor)
@@ -37,7 +41,9 @@ class Allreduce {
       blocks_.each = std::clamp(share, kLeastBlock, largest_block(members)) / tensors.element();
     }
     count_ = blocks_.count();
-    fetches_ = members > 2 && streams(team, tensors.bytes());  // of two, memcpy is the faster one here
+    const bool much = streams(team, tensors.bytes());
+    ways_ = much ? &from_memory : &from_caches;
+    fetches_ = members > 2 && much;  // of two, memcpy is the faster one here
     reduced_ = static_cast<size_t>(team.me);
     contributed_ = team.me == 0 ? 1 : 0;
     copied_.resize(members);
@@ -100,14 +106,14 @@ class Allreduce {
 
   // n elements from `first` on of a block that begins at `start`. to: where the block's result goes; NULL:
   // straight to the outputs.
-  void reduce_some(size_t start, size_t first, size_t n, uint8_t* to) {
+  void reduce_some(size_t start, size_t first, size_t n, uint8_t* to, bool by_pages) {
     const size_t element = tensors_.element();
     tensors_.visit(start + first, n, [&](const uint8_t* input, uint8_t* output, size_t offset, size_t count) {
       const size_t at = (first + offset) * element;
       for (size_t member = 0; member < members(); ++member)
         inputs_[member] = static_cast<int32_t>(member) == team_.me ? input : found_[member]->data + at;
       reduce_many(dtype_, reduction_, to == nullptr ? output : to + at, inputs_.data(), inputs_.size(), count,
-                  divisor_);
+                  divisor_, by_pages);
     });
   }
 
@@ -128,7 +134,7 @@ class Allreduce {
     const size_t piece = kPiece / tensors_.element();
     for (size_t first = 0; first < length; first += piece) {
       const size_t n = std::min(piece, length - first);
-      reduce_some(start, first, n, result);
+      ways_->run(n * tensors_.element(), [&](size_t way) { reduce_some(start, first, n, result, way == 0); });
       tensors_.scatter(start + first, n, result + first * tensors_.element());
     }
     team_.group.put(segment, team_.stamp(block), team_.others);
@@ -160,7 +166,7 @@ class Allreduce {
     tensors_.gather(0, tensors_.count(), group.segment(segment));
     group.put(segment, team_.stamp(0), team_.others);
     if (Status status = co_await group.wait([this] { return collect(0); }); !status.ok()) co_return status;
-    reduce_some(0, 0, tensors_.count(), nullptr);
+    reduce_some(0, 0, tensors_.count(), nullptr, false);
     release_found(0);
     co_return Status();
   }
@@ -171,6 +177,7 @@ class Allreduce {
   const hvd_reduction reduction_;
   const int32_t divisor_;
   bool one_round_ = false;
+  TwoWays* ways_ = nullptr;
   bool fetches_ = false;  // what is contributed comes from memory
   Blocks blocks_;
   size_t count_ = 0;

@@ -272,18 +272,18 @@ void divide(hvd_dtype dtype, void* data, size_t count, int32_t divisor) {
 }
 
 void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* const* inputs,
-                 size_t input_count, size_t count, int32_t divisor) {
+                 size_t input_count, size_t count, int32_t divisor, bool by_pages) {
   const size_t element = dtype_size(dtype);
   const bool narrow_float = is_narrow_float(dtype);
   // A tile of all inputs stays in the first cache. Sums are made in it: `out` may be any of the inputs.
   constexpr size_t kTile = 256;
-  // What other cores have written comes in faster from several pages side by side: processors fetch ahead
-  // within a page.
+  // What other cores have written comes in faster from several pages side by side, where processors fetch
+  // ahead within a page.
   constexpr size_t kLanes = 4, kLeastLane = 4096;
   alignas(64) uint8_t sums[kTile * sizeof(uint64_t)];
   alignas(64) float wide[kTile];
   const hvd_dtype work = narrow_float ? HVD_DTYPE_FLOAT32 : dtype;
-  const size_t lanes = count * element >= kLanes * kLeastLane ? kLanes : 1;
+  const size_t lanes = by_pages && count * element >= kLanes * kLeastLane ? kLanes : 1;
   const size_t lane = (count + lanes * kTile - 1) / (lanes * kTile) * kTile;
   const auto reduce_tile = [&](size_t first, size_t n) {
     const auto part = [&](size_t input) {

@@ -16,8 +16,9 @@ void reduce(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* lef
 /// out[i] = inputs[0][i] op inputs[1][i] op ..., from left to right for every i: the same bits whoever
 /// computes it and however the array is cut. `out` may be one of the inputs. float16 and bfloat16
 /// accumulate in float32 and are rounded once. HVD_REDUCTION_AVERAGE: the sum divided by `divisor`.
+/// by_pages: several pages of large inputs at a time, or one after the other. The result is the same.
 void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void* const* inputs,
-                 size_t input_count, size_t count, int32_t divisor);
+                 size_t input_count, size_t count, int32_t divisor, bool by_pages = true);
 
 /// data[i] /= divisor, integers towards zero.
 void divide(hvd_dtype dtype, void* data, size_t count, int32_t divisor);

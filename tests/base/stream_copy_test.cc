@@ -7,9 +7,10 @@
 #include <chrono>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "base/copy_trial.h"
+#include "base/two_ways.h"
 
 namespace hvd {
 namespace {
@@ -20,6 +21,13 @@ std::vector<uint8_t> noise(size_t size) {
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
   return bytes;
 }
+
+constexpr std::pair<const char*, void (*)(void*, const void*, size_t)> kCopies[] = {
+    {"fetch_copy", fetch_copy},
+    {"stream_copy", stream_copy},
+    {"copy_pages", copy_pages},
+    {"copy_past, by pages", [](void* to, const void* from, size_t size) { copy_past(to, from, size, true); }},
+    {"copy_past", [](void* to, const void* from, size_t size) { copy_past(to, from, size, false); }}};
 
 // Sizes around a line, a page, and the pages that are copied together.
 TEST(StreamCopy, CopiesWhateverTheAlignmentsAndWritesNothingElse) {
@@ -32,15 +40,12 @@ TEST(StreamCopy, CopiesWhateverTheAlignmentsAndWritesNothingElse) {
                             kTogether + 64, 2 * kTogether, kMost}) {
     for (size_t to = 0; to <= 64; to += to == 0 || to == 63 ? 1 : 31) {
       for (const size_t from : {0, 1, 8, 16, 33, 64}) {
-        for (const auto copy : {stream_copy, copy_pages, fetch_copy}) {
+        for (const auto& [name, copy] : kCopies) {
           std::fill(target.begin(), target.end(), 0x5a);
           expected = target;
           std::memcpy(expected.data() + 64 + to, source.data() + from, size);
           copy(target.data() + 64 + to, source.data() + from, size);
-          ASSERT_EQ(target, expected) << size << " bytes from " << from << " to " << to
-                                      << (copy == stream_copy  ? ", past the caches"
-                                          : copy == copy_pages ? ", by pages"
-                                                               : ", fetched");
+          ASSERT_EQ(target, expected) << size << " bytes from " << from << " to " << to << " by " << name;
         }
       }
     }
@@ -90,7 +95,7 @@ TEST(StreamCopy, NobodyWhoIsToldSeesOlderBytes) {
     for (size_t i = 0; i < kAtOnce; ++i) {
       const uint64_t number = ++copies;
       told.beside.store(number, std::memory_order_relaxed);
-      stream_copy(&target[first], sources[number % 2].data(), lines * kLine);
+      copy_past(&target[first], sources[number % 2].data(), lines * kLine, number % 4 < 2);
       told.value.store(number, std::memory_order_release);
       for (int looks = 0; seen.value.load(std::memory_order_acquire) != number;) {
         if (++looks % 1024 == 0) std::this_thread::yield();
@@ -109,9 +114,9 @@ TEST(StreamCopy, CopiesWhileTheWayIsChosenAndAfterwards) {
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&] {
       std::vector<uint8_t> target(source.size());
-      for (size_t round = 0; round < 4 * CopyTrial::kTurns; ++round) {
+      for (size_t round = 0; round < 8 * WayTrial::kTurns; ++round) {
         std::fill(target.begin(), target.end(), 0);
-        fetch_copy(target.data(), source.data(), source.size());
+        (round % 2 == 0 ? fetch_copy : stream_copy)(target.data(), source.data(), source.size());
         EXPECT_EQ(target, source) << "copy " << round;
       }
     });

@@ -40,7 +40,7 @@ std::vector<const void*> pointers(const std::vector<std::vector<T>>& inputs) {
 template <class T>
 void expect_left_to_right(hvd_dtype dtype) {
   for (const size_t inputs : {1, 2, 3, 8}) {
-    for (const size_t count : {0, 1, 1023, 1024, 1025, 5000}) {
+    for (const size_t count : {0, 1, 1023, 1024, 1025, 5000, 20000}) {
       const auto all = random_inputs<T>(inputs, count, 7);
       for (const hvd_reduction reduction : {HVD_REDUCTION_SUM, HVD_REDUCTION_MIN, HVD_REDUCTION_MAX,
                                             HVD_REDUCTION_PRODUCT, HVD_REDUCTION_AVERAGE}) {
@@ -48,10 +48,12 @@ void expect_left_to_right(hvd_dtype dtype) {
         for (size_t i = 1; i < inputs; ++i)
           reduce(dtype, reduction, expected.data(), expected.data(), all[i].data(), count);
         if (reduction == HVD_REDUCTION_AVERAGE) divide(dtype, expected.data(), count, 3);
-        std::vector<T> out(count, T(1));
-        reduce_many(dtype, reduction, out.data(), pointers(all).data(), inputs, count, 3);
-        ASSERT_TRUE(out == expected) << dtype_name(dtype) << " reduction " << reduction << " of " << inputs
-                                     << " x " << count;
+        for (const bool by_pages : {true, false}) {
+          std::vector<T> out(count, T(1));
+          reduce_many(dtype, reduction, out.data(), pointers(all).data(), inputs, count, 3, by_pages);
+          ASSERT_TRUE(out == expected) << dtype_name(dtype) << " reduction " << reduction << " of " << inputs
+                                       << " x " << count << (by_pages ? " by pages" : "");
+        }
       }
     }
   }

@@ -1,9 +1,12 @@
-// Which of two ways to copy is the faster one on this machine: both take turns until that is clear.
+// Which of two ways to go through memory is the faster one on this machine: both take turns until that is
+// clear.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <optional>
 
 #include "base/clock.h"
@@ -11,7 +14,7 @@
 namespace hvd {
 
 /// A pure function of sizes and times. The second way is chosen if its median time of a byte is clearly less.
-class CopyTrial {
+class WayTrial {
  public:
   static constexpr size_t kTurns = 15;  // of each way: the first ones also wait for pages that nobody had
   static constexpr double kClearly = 0.95;
@@ -33,6 +36,29 @@ class CopyTrial {
 
   std::array<std::array<double, kTurns>, 2> times_{};
   size_t taken_ = 0;
+};
+
+/// Two ways of one thing that is done again and again, from any thread. Lasts as long as the process.
+class TwoWays {
+ public:
+  static constexpr size_t kLeast = size_t{16} << 10;  // bytes that tell anything
+
+  /// Calls go(way) once, with 0 or 1. Both ways have the same result.
+  template <class Go>
+  void run(size_t bytes, Go&& go) {
+    const int chosen = chosen_.load(std::memory_order_relaxed);
+    if (chosen >= 0) return go(static_cast<size_t>(chosen));
+    const std::unique_lock lock(mutex_, std::try_to_lock);  // one thread tries; the others go on meanwhile
+    if (!lock.owns_lock() || bytes < kLeast) return go(size_t{0});
+    const Time began = now();
+    go(trial_.turn());
+    if (const auto choice = trial_.took(bytes, now() - began)) chosen_ = static_cast<int>(*choice);
+  }
+
+ private:
+  std::atomic<int> chosen_{-1};
+  std::mutex mutex_;
+  WayTrial trial_;  // under the mutex
 };
 
 }  // namespace hvd
