@@ -138,22 +138,15 @@ void Messages::ring_writer(const Peer& peer) noexcept {
   } catch (const std::exception&) {}  // no memory to map its box
 }
 
-bool Messages::receive(Peer& peer) {
-  bool any = false;
-  for (int i = 0; i < kAtOnce && !stopped(); ++i) {
-    const StreamReader::Result result = peer.reader.next();
-    if (peer.reader.wanted()) ring_writer(peer);
-    if (result == StreamReader::Result::kBroken) {
-      fail(peer, fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()),
-           peer.rank);
-      return true;
-    }
-    if (result == StreamReader::Result::kNothing) break;
-    any = true;
-    if (!handlers_.message) continue;
-    tell("message", [&] { handlers_.message(generation_, peer.rank, peer.reader.message()); });
+// False if none has come. A ring that is broken is the peer's failure.
+bool Messages::next(Peer& peer) {
+  const StreamReader::Result result = peer.reader.next();
+  if (peer.reader.wanted()) ring_writer(peer);
+  if (result == StreamReader::Result::kBroken) {
+    fail(peer, fmt::format("the memory shared with rank {} is broken: {}", peer.rank, peer.reader.reason()),
+         peer.rank);
   }
-  return any;
+  return result == StreamReader::Result::kMessage;
 }
 
 bool Messages::poll() noexcept try {
@@ -167,7 +160,11 @@ bool Messages::poll() noexcept try {
     const BoxState state = state_of(peer);
     if (listens_to(peer)) {
       hear(peer);
-      any |= receive(peer);
+      for (int i = 0; i < kAtOnce && !stopped() && next(peer); ++i) {
+        any = true;
+        if (!handlers_.message) continue;
+        tell("message", [&] { handlers_.message(generation_, peer.rank, peer.reader.message()); });
+      }
     }
     if (can_flush(peer)) {
       flush(peer);

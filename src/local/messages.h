@@ -95,7 +95,7 @@ class Messages {
   void tell_losses();
   bool pending() const;
   void ring_writer(const Peer& peer) noexcept;
-  bool receive(Peer& peer);
+  bool next(Peer& peer);
   void flush(Peer& peer);
   void give_up(Peer& peer);
   void fail(Peer& peer, const std::string& text, int32_t blamed);
