@@ -49,8 +49,9 @@ EXAMPLES = [
     Example("pytorch/pytorch_synthetic_benchmark.py",
             "Total img/sec on 2 CPU",
             arguments=("--fp16-allreduce", "--num-iters", "2", *RESNET)),
+    # So many epochs that a newcomer has imported PyTorch before they are over.
     Example("elastic/pytorch/pytorch_mnist_elastic.py", r"Accuracy: \d+",
-            r"Train Epoch: 1 .*\n(.*\n)*?.*Train Epoch: 1 ", ("--epochs", "4", *TORCH)),
+            r"Train Epoch: 1 .*\n(.*\n)*?.*Train Epoch: 1 ", ("--epochs", "16", *TORCH)),
     Example("elastic/pytorch/pytorch_synthetic_benchmark_elastic.py", "Total img/sec on 2 CPU", "Iter #1",
             ("--num-iters", "20", *RESNET)),
     Example("elastic/pytorch/pytorch_imagenet_resnet50_elastic.py", "Validate Epoch  #3",
