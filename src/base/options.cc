@@ -228,21 +228,32 @@ std::string shown(Duration duration) {
   return "0s";
 }
 
-/// A number of seconds, or of the unit that follows it.
-std::optional<double> nanoseconds_of(const std::string& text) {
-  // Not std::from_chars, which would bring 22 KB of a static libstdc++ into the library. strtod takes more
+/// "0.25": seconds, to the nanosecond, so that the text gives the same duration again.
+std::string seconds_text(Duration duration) {
+  const int64_t nanoseconds = duration.count();
+  std::string text =
+      fmt::format("{}{}.{:09}", nanoseconds < 0 ? "-" : "", std::abs(nanoseconds / 1'000'000'000),
+                  std::abs(nanoseconds % 1'000'000'000));
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+/// A number of seconds, or of the unit that follows it. A double would not hold the nanoseconds of some days.
+std::optional<long double> nanoseconds_of(const std::string& text) {
+  // Not std::from_chars, which would bring 22 KB of a static libstdc++ into the library. strtold takes more
   // than is meant.
   if (text.find_first_of("0123456789") == std::string::npos ||
       text.find_first_of("xX+ \t\n\v\f\r") != std::string::npos)
     return std::nullopt;
   static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
   char* stop = nullptr;
-  const double number = ::strtod_l(text.c_str(), &stop, plain);
+  const long double number = ::strtold_l(text.c_str(), &stop, plain);
   if (stop == text.c_str() || !std::isfinite(number)) return std::nullopt;
   const std::string_view name(stop, static_cast<size_t>(text.data() + text.size() - stop));
-  if (name.empty()) return number * 1e9;
+  if (name.empty()) return number * 1e9L;
   for (const Unit& unit : kUnits) {
-    if (name == unit.name) return number * static_cast<double>(unit.nanoseconds);
+    if (name == unit.name) return number * static_cast<long double>(unit.nanoseconds);
   }
   return std::nullopt;
 }
@@ -281,10 +292,10 @@ OptionValue parse(const OptionSpec& spec, const std::string& text) {
       return checked(spec, number);
     }
     case kDuration: {
-      const std::optional<double> number = nanoseconds_of(text);
+      const std::optional<long double> number = nanoseconds_of(text);
       // Before it is made an integer: one that is out of range may not fit into one.
       if (!number || *number < spec.low * 1e9 - 0.5 || *number > spec.high * 1e9 + 0.5) unfit(spec, text);
-      return checked(spec, Duration(std::llround(*number)));
+      return checked(spec, Duration(std::llroundl(*number)));
     }
     case kBool:
       for (const char* yes : {"1", "true", "yes", "on"}) {
@@ -358,7 +369,7 @@ std::string Options::text(const std::string& key) const {
         if constexpr (std::is_same_v<T, std::string>) {
           return v;
         } else if constexpr (std::is_same_v<T, Duration>) {
-          return fmt::format("{}", to_seconds(v));
+          return seconds_text(v);
         } else {
           return fmt::format("{}", v);
         }

@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <map>
+#include <random>
 #include <sstream>
 
 #include "base/status.h"
@@ -148,6 +149,34 @@ TEST(Options, UnknownKeysAreRefusedEverywhere) {
   refuses([&] { options.text("no_such_key"); }, {"no_such_key"});
   refuses([&] { options.is_set("no_such_key"); }, {"no_such_key"});
   refuses([&] { options.is_set("NP"); }, {"NP"});
+}
+
+// Workers are told durations as texts.
+TEST(Options, TheTextOfADurationGivesItAgain) {
+  const std::map<std::string, std::string> texts = {{"0", "0"},
+                                                    {"600", "600"},
+                                                    {"0.25", "0.25"},
+                                                    {"1e3", "1000"},
+                                                    {"1ns", "0.000000001"},
+                                                    {"1000001ns", "0.001000001"},
+                                                    {"2m", "120"},
+                                                    {"4449444.444404", "4449444.444404"},
+                                                    {"8639999.999999999", "8639999.999999999"}};
+  for (const auto& [text, expected] : texts) {
+    Options first = with({}), second = with({});
+    first.set("blocklist_cooldown_max", text);
+    EXPECT_EQ(first.text("blocklist_cooldown_max"), expected) << text;
+    second.set("blocklist_cooldown_max", expected);
+    EXPECT_EQ(second.duration("blocklist_cooldown_max"), first.duration("blocklist_cooldown_max")) << text;
+  }
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 100'000; ++i) {
+    const Duration duration(static_cast<int64_t>(random() % (uint64_t{8'640'000} * 1'000'000'000)));
+    Options first = with({}), second = with({});
+    first.set("blocklist_cooldown_max", duration);
+    second.set("blocklist_cooldown_max", first.text("blocklist_cooldown_max"));
+    ASSERT_EQ(second.duration("blocklist_cooldown_max"), duration);
+  }
 }
 
 TEST(Options, EnvironmentStandsInForWhatWasNotSet) {

@@ -64,6 +64,7 @@ std::vector<Bytes> seeds() {
   keyed("init_timeout", "600");
   keyed("heartbeat_interval", "0.25");
   keyed("connect_timeout", "1e3");
+  keyed("blocklist_cooldown_max", "4449444.444404");
   keyed("local", "messages");
   keyed("restart", "true");
   keyed("backend", "gloo");
