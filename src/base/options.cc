@@ -239,7 +239,7 @@ std::string seconds_text(Duration duration) {
   return text;
 }
 
-/// A number of seconds, or of the unit that follows it. A double would not hold the nanoseconds of some days.
+/// A number of seconds, or of the unit that follows it. A double does not hold the nanoseconds of weeks.
 std::optional<long double> nanoseconds_of(const std::string& text) {
   // Not std::from_chars, which would bring 22 KB of a static libstdc++ into the library. strtold takes more
   // than is meant.

@@ -277,8 +277,8 @@ void reduce_many(hvd_dtype dtype, hvd_reduction reduction, void* out, const void
   const bool narrow_float = is_narrow_float(dtype);
   // A tile of all inputs stays in the first cache. Sums are made in it: `out` may be any of the inputs.
   constexpr size_t kTile = 256;
-  // What other cores have written comes in faster from several pages side by side, where processors fetch
-  // ahead within a page.
+  // Lines that other cores have written come in faster from several pages side by side, where processors
+  // fetch ahead within a page.
   constexpr size_t kLanes = 4, kLeastLane = 4096;
   alignas(64) uint8_t sums[kTile * sizeof(uint64_t)];
   alignas(64) float wide[kTile];

@@ -80,6 +80,7 @@ class Generations {
       Taken taken;
       if (gate_.leave(group.generation)) taken = take(current_);  // else abort has taken it
       lock.unlock();
+      generation.reset();  // the reaper frees it, and not this thread
       end(std::move(taken), false);
       throw;
     }
